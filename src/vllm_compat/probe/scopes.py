@@ -1,0 +1,344 @@
+"""The statements of a module or a class body which bind a given name.
+
+Parsing a whole file of the probed package takes tens of milliseconds, so the text is cut into
+statements first, and only those which can bind the wanted name are parsed.
+
+Why the cut is sound: a logical line at the body's own indentation starts a statement, unless it
+lies in a string, in brackets or after a backslash. Triple-quoted strings are found exactly; a
+line that may be inside brackets or continued makes the reader parse the whole file. A prefix
+which parses on its own and is followed by such a start is a complete statement: what comes
+behind belongs to another one (`else` and its like, which do not, are never taken for starts).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_right
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    Scope: TypeAlias = "TextScope | NodeScope"
+
+_TOKEN = re.compile(
+    r"#[^\n]*|(?P<triple>\"\"\"|''')|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?", re.DOTALL
+)
+_DEFINITION = re.compile(r"[ \t]*(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
+_FIELD = re.compile(r"[ \t]*(?!try\b)[^\W\d]\w*[ \t]*[:=]")
+_HEADER_END = re.compile(r":[ \t]*(?:#[^\n]*)?\n")
+_OPEN = (*",([{+-*/%|&^<>=~", " and", " or", " not", " in", " is", " if", " else")
+_CONTINUED = re.compile(r"(?:else|elif|except|finally)\b")
+_STARTS: dict[str, re.Pattern[str]] = {}
+
+# Below these sizes parsing everything is cheaper than cutting first.
+_SMALL_FUNCTION = 500
+_SMALL_CLASS = 2500
+_MAX_TRIES = 40
+
+PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+class DoubtError(Exception):
+    """The cheap reading cannot tell: the file must be parsed as a whole."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.source = source
+
+
+class Source:
+    """The text of one file, with the scope of its module-level statements."""
+
+    def __init__(self, data: bytes, note: Callable[[str], None]) -> None:
+        # The newline in front makes every line start with one, which searches fastest, and
+        # makes the number of newlines up to a place its line number.
+        self.text = "\n" + _decode(data) + "\n"
+        self._note = note
+        self.scope: Scope = TextScope(self, 0, len(self.text), "")
+        self._parsed = False
+        self._strings: list[tuple[int, int]] | None = None
+
+    def parse_whole(self) -> None:
+        """Replace the cheap reading by a parse of the whole file, if it does parse."""
+        self._parsed = True
+        try:
+            tree = ast.parse(self.text[1:])
+        except PARSE_ERRORS:
+            return
+        self.scope = NodeScope(tree.body)
+
+    def doubt(self) -> None:
+        """Ask for a whole parse, unless that has failed already."""
+        if not self._parsed:
+            raise DoubtError(self)
+
+    def unreadable(self, position: int) -> None:
+        """Ask for a whole parse; if that failed too, only note what was passed over."""
+        self.doubt()
+        self._note(f"could not be read: the statement at line {self.line(position)}")
+
+    def line(self, position: int) -> int:
+        return self.text.count("\n", 0, position)
+
+    def strings(self) -> list[tuple[int, int]]:
+        """Where the triple-quoted strings start and end; only they can hide whole lines."""
+        if self._strings is None:
+            self._strings = _triple_quoted(self.text)
+        return self._strings
+
+
+class NodeScope:
+    """A body that was parsed in full."""
+
+    def __init__(self, body: list[ast.stmt]) -> None:
+        self._body = body
+
+    def binders(self, name: str) -> list[ast.stmt]:  # noqa: ARG002 - all, whichever name
+        """The statements among which those that bind ``name`` are."""
+        return self._body
+
+    def fields(self) -> list[ast.stmt]:
+        """The annotated names and plain assignments."""
+        return [node for node in self._body if isinstance(node, ast.AnnAssign | ast.Assign)]
+
+    def body_of(self, node: ast.ClassDef) -> Scope:
+        return NodeScope(node.body)
+
+
+class TextScope:
+    """A body of which nothing is parsed before it is asked for."""
+
+    def __init__(self, source: Source, start: int, end: int, indent: str) -> None:
+        self._source = source
+        self._start = start
+        self._end = end
+        self._indent = indent
+        # Where the statements start, and where they do so behind their decorators.
+        self._starts: list[int] = []
+        self._heads: list[int] = []
+        self._stars: set[int] = set()
+        self._bodies: list[tuple[ast.ClassDef, TextScope]] = []
+        self._parsed: dict[int, list[ast.stmt]] = {}
+
+    def binders(self, name: str) -> list[ast.stmt]:
+        """The statements that may bind ``name``, in order; of large ones only the header."""
+        self._cut()
+        indexes = sorted({*self._mentioning(name), *self._stars})
+        return [node for index in indexes for node in self._parse(index)]
+
+    def fields(self) -> list[ast.stmt]:
+        """The annotated names and plain assignments."""
+        text = self._source.text
+        self._cut()
+        indexes = [i for i, start in enumerate(self._starts) if _FIELD.match(text, start)]
+        code = "".join(text[self._starts[i] : self._end_of(i)] for i in indexes)
+        try:
+            nodes = self._nodes(code)
+        except PARSE_ERRORS:
+            nodes = [node for i in indexes for node in self._parse(i)]
+        return [node for node in nodes if isinstance(node, ast.AnnAssign | ast.Assign)]
+
+    def body_of(self, node: ast.ClassDef) -> Scope:
+        for known, body in self._bodies:
+            if known is node:
+                return body
+        return NodeScope(node.body)
+
+    def _cut(self) -> None:
+        """Find the statements, once."""
+        if self._starts:
+            return
+        text, indent = self._source.text, self._indent
+        if indent not in _STARTS:
+            _STARTS[indent] = re.compile(rf"\n{indent}[^\s#)\]}}]")
+        hidden = iter(self._source.strings())
+        string, string_end = next(hidden, (len(text), 0))
+        starts, heads, decorators = [], [], 0
+        for match in _STARTS[indent].finditer(text, self._start, self._end):
+            head, first = match.start() + 1, match.end() - 1
+            while string_end and string_end <= head:
+                string, string_end = next(hidden, (len(text), 0))
+            if string < head or (text[first] in "ef" and _CONTINUED.match(text, first)):
+                continue
+            if text[head - 2] == "\\":
+                self._source.doubt()
+            if text[first] == "@":
+                decorators = decorators or head
+                continue
+            starts.append(decorators or head)
+            heads.append(head)
+            decorators = 0
+        self._starts, self._heads = starts, heads
+        if not indent:
+            self._stars = set(self._mentioning("*", "import "))
+
+    def _end_of(self, index: int) -> int:
+        return self._starts[index + 1] if index + 1 < len(self._starts) else self._end
+
+    def _mentioning(self, name: str, before: str = "") -> Iterator[int]:
+        """The indexes of the statements which have ``name`` in a place that can bind it."""
+        text = self._source.text
+        wanted = before + name
+        position = self._start
+        while (place := text.find(wanted, position, self._end)) >= 0:
+            position = place + len(wanted)
+            if not before and not _is_whole_word(text, place, position):
+                continue
+            index = bisect_right(self._starts, place) - 1
+            if index < 0:
+                continue
+            definition = _DEFINITION.match(text, self._heads[index])
+            if definition is None:
+                self._check_start(index)
+            if definition is None or definition[2] == name:
+                yield index
+            position = self._end_of(index)
+
+    def _check_end(self, index: int) -> None:
+        """What follows a class must be a statement, or the class would be cut short."""
+        if index + 1 < len(self._starts) and not _DEFINITION.match(
+            self._source.text, self._heads[index + 1]
+        ):
+            self._check_start(index + 1)
+
+    def _check_start(self, index: int) -> None:
+        """`name = value` on a line of its own may also be an argument of a call around it."""
+        text = self._source.text
+        end, line = self._starts[index], ""
+        while end > self._start and not line:
+            begin = text.rfind("\n", 0, end - 1) + 1
+            line = text[begin:end].strip()
+            line = "" if line.startswith("#") else line
+            end = begin
+        line = line.removesuffix("import *")
+        if any(code.endswith(_OPEN) for code in (line, line.rsplit("#", 1)[0].rstrip())):
+            self._source.doubt()
+
+    def _parse(self, index: int) -> list[ast.stmt]:
+        """The nodes of one statement; none, with a note, if it cannot be read."""
+        if index not in self._parsed and (nodes := self._read(index)):
+            self._parsed[index] = nodes
+        return self._parsed.get(index, [])
+
+    def _read(self, index: int) -> list[ast.stmt]:
+        text = self._source.text
+        start, head, end = self._starts[index], self._heads[index], self._end_of(index)
+        definition = _DEFINITION.match(text, head)
+        kind = definition[1] if definition else ""
+        if kind == "class":
+            self._check_end(index)
+        limit = {"def": _SMALL_FUNCTION, "class": _SMALL_CLASS}.get(kind, end)
+        if end - head > limit and (nodes := self._parse_header(start, head, end)):
+            return nodes
+        # A definition ends where the next statement starts, other text may have been cut early.
+        for last in range(index, min(index + (1 if kind else _MAX_TRIES), len(self._starts))):
+            try:
+                return self._nodes(text[start : self._end_of(last)], start)
+            except PARSE_ERRORS:  # noqa: PERF203 - each attempt may fail
+                continue
+        if kind and (nodes := self._parse_header(start, head, end)):
+            return nodes
+        self._source.unreadable(head)
+        return []
+
+    def _parse_header(self, start: int, head: int, end: int) -> list[ast.stmt]:
+        """The definition with `pass` for a body, or nothing if no header can be made out.
+
+        The first line end behind a colon up to which the text parses ends the header: an
+        earlier one is inside brackets or a string, which are then still open.
+        """
+        text = self._source.text
+        for match in islice(_HEADER_END.finditer(text, head, end), _MAX_TRIES):
+            try:
+                nodes = self._nodes(f"{text[start : match.end()]}{self._indent} pass\n", start)
+            except PARSE_ERRORS:
+                continue
+            if isinstance(nodes[-1], ast.ClassDef):
+                # The body begins with the newline which ends the header.
+                begin = match.end() - 1
+                indent = _indent_behind(text, begin, end)
+                if len(indent) <= len(self._indent):
+                    return []
+                self._bodies.append((nodes[-1], TextScope(self._source, begin, end, indent)))
+            return nodes
+        return []
+
+    def _nodes(self, code: str, start: int | None = None) -> list[ast.stmt]:
+        """Parse statements of this scope; ``start`` gives them their line numbers."""
+        above = self._source.line(start) - 1 if start is not None else 1
+        if not self._indent:
+            return ast.parse("\n" * above + code).body
+        wrapper = ast.parse("\n" * (above - 1) + "class _:\n" + code).body
+        # Anything dedented would escape the wrapper: then this was no statement of the body.
+        if len(wrapper) != 1 or not isinstance(wrapper[0], ast.ClassDef):
+            raise SyntaxError("not one body")
+        return wrapper[0].body
+
+
+def _is_whole_word(text: str, start: int, end: int) -> bool:
+    """Also not right behind a dot or a quote, where a name is never bound."""
+    before, after = text[start - 1], text[end]
+    return not (before in "._\"'" or before.isalnum() or after == "_" or after.isalnum())
+
+
+def _indent_behind(text: str, newline: int, end: int) -> str:
+    """The indentation of the first line of code behind ``newline``."""
+    while 0 <= newline < end - 1:
+        begin, newline = newline + 1, text.find("\n", newline + 1)
+        line = text[begin:newline]
+        code = line.lstrip()
+        if code and not code.startswith("#"):
+            return line[: len(line) - len(code)]
+    return ""
+
+
+def _triple_quoted(text: str) -> list[tuple[int, int]]:
+    spans = []
+    position = 0
+    places = {quotes: text.find(quotes) for quotes in ('"""', "'''")}
+    while ahead := [place for place in places.values() if place >= 0]:
+        start = min(ahead)
+        begin = max(position, text.rfind("\n", 0, start))
+        if text[begin:start].strip():
+            # Quotes in a comment or a short string, which end with the line, do not count.
+            token = _TOKEN.search(text, begin)
+            while token and not token["triple"] and token.end() <= start:
+                token = _TOKEN.search(text, token.end())
+            assert token is not None
+            start = token.start() if token["triple"] else -1
+            position = token.end()
+        if start >= 0:
+            quotes = text[start : start + 3]
+            end = text.find(quotes, start + 3)
+            while end >= 0 and _is_escaped(text, end):
+                end = text.find(quotes, end + 1)
+            position = end + 3 if end >= 0 else len(text)
+            spans.append((start, position))
+        for quotes, place in places.items():
+            if 0 <= place < position:
+                places[quotes] = text.find(quotes, position)
+    return spans
+
+
+def _is_escaped(text: str, position: int) -> bool:
+    backslashes = 0
+    while text[position - 1 - backslashes] == "\\":
+        backslashes += 1
+    return backslashes % 2 == 1
+
+
+def _decode(data: bytes) -> str:
+    """The text as Python reads it. Raises UnicodeError, LookupError or SyntaxError."""
+    encoding = "utf-8-sig"
+    if b"coding" in b"".join(data.split(b"\n", 2)[:2]):
+        # Few files say so, and tokenize takes its time to import.
+        from tokenize import detect_encoding
+
+        encoding = detect_encoding(iter(data.splitlines(keepends=True)).__next__)[0]
+    text = data.decode(encoding)
+    # A form feed is legal in front of a statement and counts for nothing.
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "")

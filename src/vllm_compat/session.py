@@ -1,0 +1,146 @@
+"""``apply``, ``revert`` and ``status``: one set of patches a process, all of it or none."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import warnings
+from typing import NamedTuple
+
+from vllm_compat.context import Settings
+from vllm_compat.errors import IncompatibleVllmError, WorkerNotAdaptedError
+from vllm_compat.judge import installed_context, judge
+from vllm_compat.patching import PatchSet
+from vllm_compat.report import Report
+
+# Carries the decision, and what was decided, to the engine core and the workers. The prefix is one
+# that vLLM's Ray executors copy to their actors.
+VARIABLE = "VLLM_COMPAT_APPLIED"
+
+log = logging.getLogger("vllm_compat")
+
+
+class IncompatibleVllmWarning(UserWarning):
+    """Call sites that will break, with ``apply(strict=False)``."""
+
+
+class _Session(NamedTuple):
+    settings: Settings
+    report: Report
+    adapters: tuple[str, ...]
+    patches: PatchSet
+
+
+_lock = threading.RLock()
+_session: _Session | None = None
+
+
+def apply(*, strict: bool = True, trust_remote_code: bool = False) -> Report:
+    """Make the installed speculators run on the installed vLLM, in this process and its workers.
+
+    Imports neither: their sources are read, and what is patched is patched when it is imported.
+    Calling it again changes nothing, unless with other settings.
+
+    Args:
+        strict: refuse a vLLM on which a call site would break. False warns instead and adapts the
+            rest.
+        trust_remote_code: let the tokenizer of a model be code that came with the model.
+
+    Returns:
+        What was found and decided for each call site.
+
+    Raises:
+        NotInstalledError: vLLM or speculators is not installed.
+        IncompatibleVllmError: call sites that no adapter makes work, all of them (``strict`` only).
+        PatchError: a target is not as its source says, or is patched by another session.
+    """
+    global _session
+    settings = Settings(trust_remote_code)
+    with _lock:
+        current = _current()
+        if current is not None and current.settings == settings:
+            return current.report
+        revert()
+        context = installed_context(settings)
+        report, adapters = judge(context)
+        if report.uncovered:
+            _refuse(report, strict)
+        patches = PatchSet([patch for adapter in adapters for patch in adapter.patches(context)])
+        patches.install()
+        report = report._replace(foreign=patches.foreign)
+        names = tuple(adapter.name for adapter in adapters)
+        _session = _Session(settings, report, names, patches)
+        os.environ[VARIABLE] = json.dumps({"adapters": names, **settings._asdict()})
+        log.info(report.summary())
+        return report
+
+
+def revert() -> None:
+    """Take everything off again, exactly: no touched module, class or variable keeps a trace.
+
+    Generators that exist already keep the adapters they were made with.
+
+    Raises:
+        PatchError: somebody else patched a target after us; nothing is changed then.
+    """
+    global _session
+    with _lock:
+        if _session is None:
+            return
+        _session.patches.revert()
+        _session = None
+        os.environ.pop(VARIABLE, None)
+
+
+def status() -> Report | None:
+    """The report of the adapters now on, None when there are none."""
+    session = _current()
+    return None if session is None else session.report
+
+
+def active_adapters() -> tuple[str, ...]:
+    """The names of the adapters now on in this process, in order."""
+    session = _current()
+    return () if session is None else session.adapters
+
+
+def _current() -> _Session | None:
+    # A patch that failed at a later import has taken the whole set off, and raised there.
+    return _session if _session is not None and _session.patches.installed else None
+
+
+def apply_as_parent() -> None:
+    """Put on what the parent process put on; nothing where it did not.
+
+    The entry point ``vllm.general_plugins``, which vLLM calls in its engine core and in each worker
+    before it looks for the worker extension. An error here stops the worker's start.
+
+    Raises:
+        WorkerNotAdaptedError: this process comes to other adapters than its parent.
+    """
+    decision = os.environ.get(VARIABLE)
+    if decision is None:
+        return
+    wanted = json.loads(decision)
+    apply(strict=False, trust_remote_code=wanted["trust_remote_code"])
+    here = list(active_adapters())
+    if here != wanted["adapters"]:
+        raise WorkerNotAdaptedError(
+            "this process comes to other adapters than its parent",
+            found=", ".join(here) or "none",
+            needed=", ".join(wanted["adapters"]),
+            next_step="run workers with the same Python, vLLM, speculators and vllm-compat",
+        )
+
+
+def _refuse(report: Report, strict: bool) -> None:
+    error = IncompatibleVllmError(
+        f"speculators {report.speculators} cannot run on vLLM {report.vllm}",
+        tuple(site.offence() for site in report.uncovered),
+        next_step="apply(strict=False) adapts the rest and leaves these to fail",
+    )
+    if strict:
+        raise error
+    warnings.warn(str(error), IncompatibleVllmWarning, stacklevel=3)

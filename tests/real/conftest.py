@@ -1,0 +1,36 @@
+"""Real engines on a CPU: one worker process at a time, shared by the tests of a module."""
+
+from __future__ import annotations
+
+import os
+
+# Before vllm is imported anywhere: a small cache, no hub, no pinning of cores that others use too.
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import vllm_compat
+
+vllm_compat.apply()
+
+from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+
+from .engines import Engines  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models of this run are made."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def engines(models: Path) -> Iterator[Engines]:
+    """Starts engines; the one before is shut down first, and the last one with the module."""
+    engines = Engines(models)
+    yield engines
+    engines.stop()

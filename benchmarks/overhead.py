@@ -25,7 +25,7 @@ from typing import Any
 
 from vllm_compat.adapters.arguments import Rewrite
 from vllm_compat.patching import Wrap
-from vllm_compat.probe import signature_of
+from vllm_compat.probe.live import signature_of
 
 BARE = "pass"
 APPLY = "import vllm_compat; vllm_compat.apply()"

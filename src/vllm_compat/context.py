@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from functools import cached_property
 from typing import NamedTuple
 
@@ -44,19 +45,25 @@ class Consumer:
     def __init__(self, installed: Installed) -> None:
         self.installed = installed
 
-    def path(self, module: str) -> str:
-        """The module's file, relative to the folder that holds the package."""
-        return "/".join(module.split(".")) + ".py"
-
     @cached_property
     def trees(self) -> dict[str, ast.Module]:
         """The parsed modules, by name."""
+        folder = os.path.dirname(self.installed.root)
         trees = {}
         for module in self.MODULES:
-            file = self.installed.root.parent / self.path(module)
-            if file.is_file():
-                trees[module] = ast.parse(file.read_bytes())
+            file = os.path.join(folder, *module.split(".")) + ".py"
+            if os.path.isfile(file):
+                with open(file, "rb") as source:
+                    trees[module] = ast.parse(source.read())
         return trees
+
+    def nodes(self, module: str) -> list[ast.AST]:
+        """All nodes of a module, walked once."""
+        return self._nodes[module]
+
+    @cached_property
+    def _nodes(self) -> dict[str, list[ast.AST]]:
+        return {module: list(ast.walk(tree)) for module, tree in self.trees.items()}
 
     @property
     def in_process(self) -> bool:
@@ -79,17 +86,12 @@ class Consumer:
     @cached_property
     def _calls(self) -> dict[str, list[Call]]:
         calls: dict[str, list[Call]] = {}
-        for module, tree in self.trees.items():
-            for node in ast.walk(tree):
+        for module, nodes in self._nodes.items():
+            for node in nodes:
                 if isinstance(node, ast.Call):
-                    calls.setdefault(ast.unparse(node.func), []).append(
-                        Call(
-                            module,
-                            node.lineno,
-                            len(node.args),
-                            tuple(k.arg for k in node.keywords if k.arg is not None),
-                        )
-                    )
+                    keywords = tuple(k.arg for k in node.keywords if k.arg is not None)
+                    call = Call(module, node.lineno, len(node.args), keywords)
+                    calls.setdefault(dotted(node.func), []).append(call)
         return calls
 
     def calls(self, name: str) -> list[Call]:
@@ -105,6 +107,13 @@ class Consumer:
                 return False
             body = getattr(node, "body", [])
         return True
+
+
+def dotted(node: ast.AST) -> str:
+    """A name as the source spells it (``"torch.cuda.mem_get_info"``); of other things, the end."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 class Context(NamedTuple):

@@ -10,10 +10,8 @@ import ast
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +23,7 @@ _METADATA_SUFFIXES = (".dist-info", ".egg-info")
 _NO_PROOF, _BY_NAME, _BY_TOP_LEVEL, _BY_SOURCE_TREE, _BY_LINK, _BY_RECORD = range(6)
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(NamedTuple):
     """One installed package.
 
     ``package`` is its import name, ``root`` its directory. ``distribution`` is the name of the
@@ -37,7 +34,7 @@ class Installed:
     package: str
     distribution: str | None
     version: str | None
-    root: Path
+    root: str
     editable: bool
 
     @property
@@ -66,7 +63,7 @@ def find_speculators(path: Sequence[str] | None = None) -> Installed | None:
     return _find("speculators", path, None)
 
 
-def package_root(package: str, path: Sequence[str] | None = None) -> Path | None:
+def package_root(package: str, path: Sequence[str] | None = None) -> str | None:
     """The directory of a top-level package; None if there is none. Imports nothing."""
     try:
         if path is None:
@@ -78,7 +75,7 @@ def package_root(package: str, path: Sequence[str] | None = None) -> Path | None
     # A bare directory of that name, such as a checkout's, is no installed package.
     if spec is None or not spec.submodule_search_locations or spec.origin is None:
         return None
-    return Path(spec.origin).parent
+    return os.path.dirname(os.path.abspath(spec.origin))
 
 
 def _find(package: str, path: Sequence[str] | None, version: str | None) -> Installed | None:
@@ -97,7 +94,7 @@ def _find(package: str, path: Sequence[str] | None, version: str | None) -> Inst
 
 
 def _owner(
-    package: str, root: Path, path: Sequence[str], stamped: str | None
+    package: str, root: str, path: Sequence[str], stamped: str | None
 ) -> tuple[_Distribution | None, int]:
     """The distribution which brought ``root``, and how sure that is."""
     distributions = _distributions(package, root, path)
@@ -117,9 +114,9 @@ def _owner(
     return owner, best
 
 
-def _distributions(package: str, root: Path, path: Sequence[str]) -> list[_Distribution]:
+def _distributions(package: str, root: str, path: Sequence[str]) -> list[_Distribution]:
     """All distributions which may have brought ``root``, those named like the package first."""
-    home = os.path.realpath(root.parent)
+    home = os.path.realpath(os.path.dirname(root))
     found = []
     for folder in dict.fromkeys(os.path.realpath(entry) for entry in (home, *path)):
         try:
@@ -159,7 +156,7 @@ class _Distribution:
         """Whether the list of installed files holds the package beside this."""
         return self._is_beside and f"\n{package}/__init__.py," in "\n" + self._read("RECORD")
 
-    def proof(self, package: str, root: Path) -> int:
+    def proof(self, package: str, root: str) -> int:
         """How surely this distribution brought the package directory ``root``."""
         if self.records(package):
             return _BY_RECORD
@@ -177,17 +174,17 @@ class _Distribution:
             return _BY_SOURCE_TREE if is_source else _BY_TOP_LEVEL
         return _BY_NAME if self.key == package else _NO_PROOF
 
-    def _links_to(self, root: Path, record: str) -> bool:
+    def _links_to(self, root: str, record: str) -> bool:
         """Whether this is an editable install of the source tree around ``root``."""
         if folder := _editable_folder(self._read("direct_url.json")):
-            home = os.path.realpath(root.parent)
+            home = os.path.realpath(os.path.dirname(root))
             return home in (os.path.realpath(folder), os.path.realpath(f"{folder}/src"))
         # Without that file: the hook which the install left in site-packages.
         for line in record.splitlines():
             file = line.partition(",")[0]
             if file.startswith("__editable__") and file.endswith((".pth", ".py")):
                 hook = _read_text(os.path.join(self._folder, file))
-                if repr(str(root)) in hook or str(root.parent) in hook.splitlines():
+                if repr(root) in hook or os.path.dirname(root) in hook.splitlines():
                     return True
         return False
 
@@ -221,7 +218,7 @@ def _editable_folder(direct_url: str) -> str | None:
     return None
 
 
-def _stamped_version(root: Path) -> str | None:
+def _stamped_version(root: str) -> str | None:
     """The version which the build wrote into the package's _version.py."""
     try:
         tree = ast.parse(_read_text(os.path.join(root, "_version.py")))

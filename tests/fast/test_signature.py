@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_compat.probe import Finding, Parameter, Signature, signature_of
+from vllm_compat.probe import Finding, Parameter, Signature
+from vllm_compat.probe.live import signature_of
 
 VARIADIC = ("var_positional", "var_keyword")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
-from vllm_compat.context import GENERATOR, Context
+from vllm_compat.context import GENERATOR, Context, dotted
 from vllm_compat.patching import Patch, Wrap, wrap_method
 
 SYMBOL = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
@@ -25,15 +25,20 @@ def _replies_bare(context: Context) -> bool:
 
 def _wants_list(context: Context) -> bool:
     """Whether speculators takes the first element of the one reply it asks for."""
-    tree = context.consumer.trees[GENERATOR]
+    nodes = context.consumer.nodes(GENERATOR)
     replies = {
-        ast.unparse(node.targets[0])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and "unique_reply_rank" in ast.unparse(node.value)
+        dotted(node.targets[0])
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and any(keyword.arg == "unique_reply_rank" for keyword in node.value.keywords)
     }
     return any(
-        isinstance(node, ast.Subscript) and ast.unparse(node) in {f"{name}[0]" for name in replies}
-        for node in ast.walk(tree)
+        isinstance(node, ast.Subscript)
+        and dotted(node.value) in replies
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value == 0
+        for node in nodes
     )
 
 

@@ -6,6 +6,7 @@ models that inherit from it, resolve those annotations at import and fail: in th
 in every worker.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from importlib import import_module
@@ -26,7 +27,10 @@ IMPORT = re.compile(rb"(?m)^(import torch\b|if is_torch_available\(\):\s+import 
 
 def needed(context: Context) -> Decision:
     root = package_root("transformers")
-    source = b"" if root is None else (root / "configuration_utils.py").read_bytes()
+    source = b""
+    if root is not None:
+        with open(os.path.join(root, "configuration_utils.py"), "rb") as file:
+            source = file.read()
     if not FIELD.search(source) or IMPORT.search(source):
         return Decision("fits", "this transformers has no such annotation, or imports torch")
     return Decision("adapted", "gives the module the name its annotations use")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .signature import Signature
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     SymbolKind = Literal["function", "class", "module", "value"]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Where a symbol is, what it is and how it is called.
 
     ``moved`` means: not under its own name, but under one of the candidates. ``kind`` is None
@@ -37,7 +35,7 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """The finding as JSON-able data."""
         signature = self.signature.to_dict() if self.signature is not None else None
-        return {**self.__dict__, "signature": signature}
+        return {**self._asdict(), "signature": signature}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:

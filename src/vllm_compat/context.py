@@ -5,10 +5,21 @@ from __future__ import annotations
 import ast
 import os
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vllm_compat.discovery import Installed
-from vllm_compat.probe import Finding, SourceTree
+from vllm_compat.probe import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Protocol
+
+    class Tree(Protocol):
+        """What answers for one vLLM: its sources, or the record of what they answered."""
+
+        def probe(self, symbol: str, candidates: Sequence[str] = ()) -> Finding:
+            """What is under ``symbol``, else under one of ``candidates``."""
+
 
 GENERATOR = "speculators.data_generation.vllm_hidden_states_generator"
 WORKER = "speculators.data_generation.custom_worker"
@@ -38,7 +49,10 @@ class Import(NamedTuple):
 
 
 class Consumer:
-    """The in-process part of speculators: what it imports from vLLM and how it calls it."""
+    """The in-process part of speculators: what it imports from vLLM and how it calls it.
+
+    Read from its sources; ``contracts.RecordedConsumer`` answers the same from a record.
+    """
 
     MODULES = (GENERATOR, WORKER)
 
@@ -57,15 +71,18 @@ class Consumer:
                     trees[module] = ast.parse(source.read())
         return trees
 
-    def nodes(self, module: str) -> list[ast.AST]:
-        """All nodes of a module, walked once."""
-        return self._nodes[module]
+    @cached_property
+    def _nodes(self) -> dict[str, list[ast.Call | ast.Assign | ast.Subscript]]:
+        return {
+            module: [
+                node
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Call | ast.Assign | ast.Subscript)
+            ]
+            for module, tree in self.trees.items()
+        }
 
     @cached_property
-    def _nodes(self) -> dict[str, list[ast.AST]]:
-        return {module: list(ast.walk(tree)) for module, tree in self.trees.items()}
-
-    @property
     def in_process(self) -> bool:
         """Whether this release drives vLLM in its own process at all (0.5 and later do not)."""
         return GENERATOR in self.trees
@@ -84,7 +101,8 @@ class Consumer:
         return tuple(found)
 
     @cached_property
-    def _calls(self) -> dict[str, list[Call]]:
+    def all_calls(self) -> dict[str, list[Call]]:
+        """Every call, by the name it is spelled with."""
         calls: dict[str, list[Call]] = {}
         for module, nodes in self._nodes.items():
             for node in nodes:
@@ -96,17 +114,46 @@ class Consumer:
 
     def calls(self, name: str) -> list[Call]:
         """Calls of ``name``, as the source spells it (``"torch.cuda.mem_get_info"``)."""
-        return self._calls.get(name, [])
+        return self.all_calls.get(name, [])
 
     def defines(self, module: str, path: str) -> bool:
         """Whether ``module`` defines ``path`` (``"Class.method"``) itself."""
-        body: list[ast.stmt] = self.trees[module].body if module in self.trees else []
-        for part in path.split("."):
-            node = next((n for n in body if getattr(n, "name", None) == part), None)
-            if node is None:
-                return False
-            body = getattr(node, "body", [])
-        return True
+        return f"{module}:{path}" in self.definitions
+
+    @cached_property
+    def definitions(self) -> frozenset[str]:
+        """Every function and class, ``"module:Class.method"``."""
+        return frozenset(
+            f"{module}:{path}"
+            for module, tree in self.trees.items()
+            for path in _definitions(tree.body, "")
+        )
+
+    @cached_property
+    def takes_first_of_reply(self) -> bool:
+        """Whether it takes the first element of the one worker's reply that it asks for."""
+        nodes = self._nodes.get(GENERATOR, [])
+        replies = {
+            dotted(node.targets[0])
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and any(keyword.arg == "unique_reply_rank" for keyword in node.value.keywords)
+        }
+        return any(
+            isinstance(node, ast.Subscript)
+            and dotted(node.value) in replies
+            and isinstance(node.slice, ast.Constant)
+            and node.slice.value == 0
+            for node in nodes
+        )
+
+
+def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{prefix}{node.name}"
+            yield from _definitions(node.body, f"{prefix}{node.name}.")
 
 
 def dotted(node: ast.AST) -> str:
@@ -119,7 +166,7 @@ def dotted(node: ast.AST) -> str:
 class Context(NamedTuple):
     """Everything a decision is made from."""
 
-    vllm: SourceTree
+    vllm: Tree
     vllm_installed: Installed
     consumer: Consumer
     settings: Settings

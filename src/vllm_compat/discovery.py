@@ -55,12 +55,12 @@ def find_vllm(path: Sequence[str] | None = None) -> Installed | None:
     ``VLLM_VERSION_OVERRIDE``, which stamps the version of builds from source, wins over what
     the metadata says.
     """
-    return _find("vllm", path, os.environ.get("VLLM_VERSION_OVERRIDE"))
+    return find("vllm", path, os.environ.get("VLLM_VERSION_OVERRIDE"))
 
 
 def find_speculators(path: Sequence[str] | None = None) -> Installed | None:
     """The speculators which ``import speculators`` would take, searched as for find_vllm."""
-    return _find("speculators", path, None)
+    return find("speculators", path)
 
 
 def package_root(package: str, path: Sequence[str] | None = None) -> str | None:
@@ -78,7 +78,10 @@ def package_root(package: str, path: Sequence[str] | None = None) -> str | None:
     return os.path.dirname(os.path.abspath(spec.origin))
 
 
-def _find(package: str, path: Sequence[str] | None, version: str | None) -> Installed | None:
+def find(
+    package: str, path: Sequence[str] | None = None, version: str | None = None
+) -> Installed | None:
+    """The package which ``import package`` would take; ``version`` wins over what it says."""
     root = package_root(package, path)
     if root is None:
         return None
@@ -97,16 +100,18 @@ def _owner(
     package: str, root: str, path: Sequence[str], stamped: str | None
 ) -> tuple[_Distribution | None, int]:
     """The distribution which brought ``root``, and how sure that is."""
-    distributions = _distributions(package, root, path)
-    named = [d for d in distributions if d.key.startswith(package)]
-    # The usual case, settled by one file: the others need not be looked into.
-    recorded = [d for d in named if d.records(package)]
+    home = os.path.realpath(os.path.dirname(root))
+    # The usual case, settled by one folder and one file: the others need not be looked into.
+    recorded = [d for d in _distributions(home, home, package) if d.records(package)]
     if recorded:
         # Two wheels can have written to the same directory; the files are the later one's.
         return next((d for d in recorded if d.version == stamped), recorded[0]), _BY_RECORD
+    folders = dict.fromkeys(os.path.realpath(entry) for entry in (home, *path))
+    distributions = [d for folder in folders for d in _distributions(folder, home)]
+    distributions.sort(key=lambda distribution: not distribution.key.startswith(package))
     owner, best = None, _NO_PROOF
     for distribution in distributions:
-        if best > _BY_NAME and distribution not in named:
+        if best > _BY_NAME and not distribution.key.startswith(package):
             break
         proof = distribution.proof(package, root)
         if proof > best:
@@ -114,21 +119,21 @@ def _owner(
     return owner, best
 
 
-def _distributions(package: str, root: str, path: Sequence[str]) -> list[_Distribution]:
-    """All distributions which may have brought ``root``, those named like the package first."""
-    home = os.path.realpath(os.path.dirname(root))
-    found = []
-    for folder in dict.fromkeys(os.path.realpath(entry) for entry in (home, *path)):
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            continue
-        found += [
-            _Distribution(folder, name, is_beside=folder == home)
-            for name in names
-            if name.endswith(_METADATA_SUFFIXES)
-        ]
-    return sorted(found, key=lambda distribution: not distribution.key.startswith(package))
+def _distributions(folder: str, home: str, start: str = "") -> list[_Distribution]:
+    """Those in ``folder`` whose names start so; ``home`` is where the package is."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [
+        _Distribution(folder, name, is_beside=folder == home)
+        for name in names
+        if name.endswith(_METADATA_SUFFIXES) and _normalized(name).startswith(start)
+    ]
+
+
+def _normalized(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
 
 
 class _Distribution:
@@ -141,7 +146,7 @@ class _Distribution:
         # Dashes separate the name from the version, and that from the rest of an egg's.
         self._stem, _, self._type = name.rpartition(".")
         self._name, _, self._version = self._stem.partition("-")
-        self.key = self._name.lower().replace("_", "-").replace(".", "-")
+        self.key = _normalized(self._name)
         self._header: dict[str, str] | None = None
 
     @property
@@ -154,7 +159,12 @@ class _Distribution:
 
     def records(self, package: str) -> bool:
         """Whether the list of installed files holds the package beside this."""
-        return self._is_beside and f"\n{package}/__init__.py," in "\n" + self._read("RECORD")
+        if not self._is_beside:
+            return False
+        # As bytes, since that of vLLM has thousands of lines.
+        record = _read_bytes(os.path.join(self._path, "RECORD"))
+        line = f"{package}/__init__.py,".encode()
+        return record.startswith(line) or b"\n" + line in record
 
     def proof(self, package: str, root: str) -> int:
         """How surely this distribution brought the package directory ``root``."""
@@ -234,8 +244,12 @@ def _stamped_version(root: str) -> str | None:
 
 def _read_text(path: str) -> str:
     """The text of a file, empty if there is none; metadata must not be able to stop us."""
+    return _read_bytes(path).decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def _read_bytes(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read().decode("utf-8", "replace").replace("\r\n", "\n")
+            return file.read()
     except OSError:
-        return ""
+        return b""

@@ -28,6 +28,7 @@ class _Session(NamedTuple):
     report: Report
     adapters: tuple[str, ...]
     patches: PatchSet
+    variable_before: str | None
 
 
 _lock = threading.RLock()
@@ -68,7 +69,7 @@ def apply(*, strict: bool = True, trust_remote_code: bool = False) -> Report:
         patches.install()
         report = report._replace(foreign=patches.foreign)
         names = tuple(adapter.name for adapter in adapters)
-        _session = _Session(settings, report, names, patches)
+        _session = _Session(settings, report, names, patches, os.environ.get(VARIABLE))
         os.environ[VARIABLE] = f"{int(settings.trust_remote_code)}:{','.join(names)}"
         _log(report.summary())
         return report
@@ -87,8 +88,11 @@ def revert() -> None:
         if _session is None:
             return
         _session.patches.revert()
+        if _session.variable_before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = _session.variable_before
         _session = None
-        os.environ.pop(VARIABLE, None)
 
 
 def status() -> Report | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
+
+import wrapt
 
 import vllm_compat
 
@@ -33,15 +34,12 @@ def ours() -> list[str]:
         if name in sys.modules
         for holder in (sys.modules[name], vars(sys.modules[name])[cls])
         for key, value in vars(holder).items()
-        if _is_wrapper(value)
+        if isinstance(value, (wrapt.ObjectProxy, wrapt.FunctionWrapper))
     ]
 
 
-def _is_wrapper(value: Any) -> bool:
-    return any(cls.__module__.partition(".")[0] == "wrapt" for cls in type(value).__mro__)
-
-
 def main(events: list[str]) -> None:
+    os.environ["VLLM_COMPAT_APPLIED"] = "as in the parent"
     finders, environment = list(sys.meta_path), dict(os.environ)
     pristine: dict[str, dict[str, int]] = {}
     on = False
@@ -50,7 +48,7 @@ def main(events: list[str]) -> None:
             import_module(WORKER)
             import_module(GENERATOR)
             environment = {**os.environ}  # vLLM sets variables of its own
-            environment.pop("VLLM_COMPAT_APPLIED", None)
+            environment["VLLM_COMPAT_APPLIED"] = "as in the parent"
             finders = [f for f in sys.meta_path if "vllm_compat" not in type(f).__module__]
             pristine = {} if on else contents()
         else:

@@ -14,6 +14,9 @@ from .engines import Engine, Engines, prompts
 # First, last, out of order, and one of them twice.
 LAYERS = [5, 0, 7, 3, 5]
 
+# One engine for the whole module.
+pytestmark = pytest.mark.xdist_group("generate")
+
 
 @pytest.fixture(scope="module")
 def engine(engines: Engines) -> Engine:

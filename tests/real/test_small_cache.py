@@ -11,6 +11,9 @@ from vllm_compat import PromptError
 
 from .engines import Engine, Engines, prompts
 
+# One engine for the whole module.
+pytestmark = pytest.mark.xdist_group("small-cache")
+
 
 @pytest.fixture(scope="module")
 def engine(engines: Engines) -> Engine:

@@ -232,7 +232,15 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(
         "gemma2",
         "pair; norms after each block too",
-        _DENSE | _TIED | {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+        _DENSE
+        | _TIED
+        | {
+            "head_dim": 32,
+            "sliding_window": 16,
+            "query_pre_attn_scalar": 32,
+            # vLLM reads this one, transformers hidden_activation; checkpoints have both.
+            "hidden_act": "gelu_pytorch_tanh",
+        },
         layer_types=("sliding_attention", "full_attention"),
     ),
     "gemma3": Family(
@@ -281,7 +289,11 @@ FAMILIES: dict[str, Family] = {
         "tensor; parallel blocks",
         {key: value for key, value in _DENSE.items() if key != "num_key_value_heads"},
     ),
-    "phi": Family("phi", "tensor; parallel blocks, one norm", _DENSE | {"num_key_value_heads": 4}),
+    "phi": Family(
+        "phi",
+        "tensor; parallel blocks, one norm",
+        _DENSE | {"num_key_value_heads": 4, "intermediate_size": 512},
+    ),
     "starcoder2": Family("starcoder2", "tensor", _DENSE | {"sliding_window": None}),
     "gpt2": Family(
         "gpt2",
@@ -324,11 +336,6 @@ FAMILIES: dict[str, Family] = {
             "bias": False,
             "alibi": False,
         },
-    ),
-    "bloom": Family(
-        "bloom",
-        "tensor; alibi positions",
-        _TIED | {"hidden_size": 128, "n_layer": 8, "n_head": 4},
     ),
     "qwen3_moe": Family(
         "qwen3_moe",

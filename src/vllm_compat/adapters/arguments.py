@@ -108,8 +108,8 @@ def argument_adapter(
         if not any(changed.changes(call) for call in calls):
             return Decision("fits", f"{called}{signature} takes the call as it is")
         parts = [
-            *(f"drops {n}" for n in sorted(changed.drop)),
-            *(f"supplies {n}" for n in changed.supply),
+            *(f"drops {n}" for n in sorted(changed.drop) if any(n in c.keywords for c in calls)),
+            *(f"supplies {n}" for n in changed.supply if any(n not in c.keywords for c in calls)),
             *(f"sets {n}" for n in changed.force),
         ]
         return Decision("adapted", ", ".join(parts) + (f": {reason}" if reason else ""))

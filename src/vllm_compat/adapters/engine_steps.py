@@ -47,7 +47,7 @@ def whole_steps(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     wrapped(*args, **kwargs)
     steps = Steps(instance.executor, instance.scheduler)
     wrap_method(instance.executor, "execute_model", steps.execute_model)
-    wrap_method(instance.executor, "sample_tokens", steps.sample_tokens)
+    instance.executor.sample_tokens = steps.sample_tokens
     wrap_method(instance.scheduler, "schedule", steps.schedule)
     wrap_method(instance.scheduler, "finish_requests", steps.finish_requests)
 
@@ -84,9 +84,10 @@ class Steps:
         self._untold.clear()
         return result
 
-    def sample_tokens(self, wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
+    @staticmethod
+    def sample_tokens(result: Any) -> Any:
         """``execute_model`` has sampled already; its result is what 0.4 passes in here."""
-        return args[0] if args else None
+        return result
 
     def finish_requests(self, wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
         """Requests finish when they are done; to abort them sooner would cut their prompts."""

@@ -5,12 +5,11 @@ element of what it gets, 0.4 takes what it gets. Only the reply that speculators
 touched.
 """
 
-import ast
 from collections.abc import Sequence
 from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
-from vllm_compat.context import GENERATOR, Context, dotted
+from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
 
 SYMBOL = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
@@ -21,25 +20,6 @@ def _replies_bare(context: Context) -> bool:
     # The same change gave the method this parameter; the parameter itself is not used.
     signature = context.probe(SYMBOL).signature
     return signature is not None and signature.accepts("kv_output_aggregator")
-
-
-def _wants_list(context: Context) -> bool:
-    """Whether speculators takes the first element of the one reply it asks for."""
-    nodes = context.consumer.nodes(GENERATOR)
-    replies = {
-        dotted(node.targets[0])
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and any(keyword.arg == "unique_reply_rank" for keyword in node.value.keywords)
-    }
-    return any(
-        isinstance(node, ast.Subscript)
-        and dotted(node.value) in replies
-        and isinstance(node.slice, ast.Constant)
-        and node.slice.value == 0
-        for node in nodes
-    )
 
 
 def needed(context: Context) -> Decision:
@@ -53,7 +33,7 @@ def needed(context: Context) -> Decision:
         return uncovered(
             "workers are asked in another way", found="; ".join(problems), needed="(method, args=)"
         )
-    bare, wants_list = _replies_bare(context), _wants_list(context)
+    bare, wants_list = _replies_bare(context), context.consumer.takes_first_of_reply
     if bare is not wants_list:
         return Decision("fits", "replies the way this speculators reads it")
     return Decision("adapted", "puts the reply in a list" if bare else "takes it out of its list")

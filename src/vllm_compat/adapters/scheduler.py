@@ -44,6 +44,7 @@ ADAPTER = argument_adapter(
         Break("0.23.0", "", "register_all_kvcache_specs must have run before"),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",
+    drop=("block_size",),
     force={"block_size": block_size},
     reason="the KV cache's own",
 )

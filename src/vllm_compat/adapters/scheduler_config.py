@@ -18,6 +18,7 @@ ADAPTER = argument_adapter(
         Break("0.14.0", "34292", "async_scheduling=None means on where possible"),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",
+    drop=("is_encoder_decoder",),
     supply={
         "is_encoder_decoder": constant(False),
         "async_scheduling": constant(False),

@@ -1,10 +1,12 @@
-"""Worker processes: asked, before anything is captured, whether they run with the same adapters.
+"""Worker processes: no start that the adapters would not reach, and no capture in one they did not.
 
 Patches do not cross a spawn. vLLM's ``vllm.general_plugins`` entry point puts them on in every
 worker, unless ``VLLM_PLUGINS`` leaves this package out or the package is not installed where the
-worker looks; a worker without them would run speculators' own capture.
+worker looks. Both are seen before the workers are started; and before anything is captured, they
+are asked which adapters they run with.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +16,8 @@ from vllm_compat.errors import WorkerNotAdaptedError
 from vllm_compat.patching import Patch, Wrap
 
 SYMBOL = "vllm.plugins:load_general_plugins"
+CLASS = "VllmHiddenStatesGenerator"
+GROUP, PLUGIN = "vllm.general_plugins", "vllm_compat"
 
 
 def needed(context: Context) -> Decision:
@@ -25,6 +29,28 @@ def adapters_here(worker: Any) -> tuple[str, ...]:
     from vllm_compat.session import active_adapters
 
     return active_adapters()
+
+
+def start_within_reach(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Wraps the executor's constructor, which starts the workers and loads the model."""
+    from importlib.metadata import entry_points
+
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and PLUGIN not in allowed.split(","):
+        raise WorkerNotAdaptedError(
+            "the workers would start without the adapters",
+            found=f"VLLM_PLUGINS={allowed}",
+            needed=f"{PLUGIN} among them",
+            next_step=f"VLLM_PLUGINS={allowed},{PLUGIN}, or leave it unset",
+        )
+    if not any(entry.name == PLUGIN for entry in entry_points(group=GROUP)):
+        raise WorkerNotAdaptedError(
+            "the workers would start without the adapters",
+            found="vllm-compat is importable here but not installed",
+            needed=f"its entry point in {GROUP}, through which vLLM finds it",
+            next_step="pip install vllm-compat (or pip install -e . in its checkout)",
+        )
+    return wrapped(*args, **kwargs)
 
 
 def ask_workers(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
@@ -43,14 +69,16 @@ def ask_workers(wrapped: Any, generator: Any, args: Any, kwargs: Any) -> Any:
 
 
 def patches(context: Context) -> Sequence[Patch]:
-    path = "VllmHiddenStatesGenerator._setup_capture"
-    return [Wrap(GENERATOR, path, ask_workers, "worker-processes")]
+    return [
+        Wrap(GENERATOR, "MultiprocExecutor", start_within_reach, "worker-processes"),
+        Wrap(GENERATOR, f"{CLASS}._setup_capture", ask_workers, "worker-processes"),
+    ]
 
 
 ADAPTER = Adapter(
     name="worker-processes",
     symbol=SYMBOL,
-    call_site=f"{GENERATOR}:VllmHiddenStatesGenerator._setup_capture",
+    call_site=f"{GENERATOR}:{CLASS}._setup_capture",
     speculators=">=0.3,<0.5",
     broke=(Break("0.11.0", "", "workers are spawned and share no patches with their parent"),),
     removal="never: it guards this package's own reach",

@@ -178,7 +178,7 @@ def _fields(
         if mark == "KW_ONLY":
             only = True
             continue
-        parameter = _field(tree, cls, node, only)
+        parameter = _field(tree, cls, node, only, is_init_only=mark == "InitVar")
         hidden = mark == "ClassVar" or (style == "pydantic" and name.startswith("_"))
         # What a class does not take it does not take through a field of a base either.
         if hidden or parameter is None:
@@ -188,7 +188,9 @@ def _fields(
     return fields
 
 
-def _field(tree: SourceTree, cls: Definition, node: ast.AnnAssign, only: bool) -> Parameter | None:
+def _field(
+    tree: SourceTree, cls: Definition, node: ast.AnnAssign, only: bool, *, is_init_only: bool
+) -> Parameter | None:
     """The parameter of one field; None if the constructor does not take it."""
     assert isinstance(node.target, ast.Name)
     name, default = node.target.id, node.value
@@ -205,7 +207,6 @@ def _field(tree: SourceTree, cls: Definition, node: ast.AnnAssign, only: bool) -
     else:
         text = text_of(default) if default is not None else None
     kind: Kind = "keyword_only" if only else "positional_or_keyword"
-    is_init_only = _mark(node.annotation) == "InitVar"
     return Parameter(name, kind, text is None, text, is_init_only)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
     Status = Literal["found", "moved", "absent"]
@@ -44,3 +44,15 @@ class Finding(NamedTuple):
         if signature is not None:
             signature = Signature.from_dict(signature)
         return cls(**{**data, "signature": signature})
+
+
+def first_found(find: Callable[[str], Finding], symbol: str, candidates: Sequence[str]) -> Finding:
+    """What ``find`` has under ``symbol``, else under the first of ``candidates`` it has."""
+    own = find(symbol)
+    if own.status == "found":
+        return own
+    for candidate in candidates:
+        other = find(candidate)
+        if other.status == "found":
+            return other._replace(symbol=symbol, status="moved")
+    return own

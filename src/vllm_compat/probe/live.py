@@ -8,7 +8,7 @@ import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .finding import Finding
+from .finding import Finding, first_found
 from .parameters import without_first
 from .signature import Parameter, Signature
 
@@ -41,14 +41,7 @@ def probe_live(symbol: str, candidates: Sequence[str] = ()) -> Finding:
     Falls back on the ``candidates`` as SourceTree.probe does. Never raises for what the import
     or the look-up raises: that is ``absent``, and the note says why.
     """
-    own = _find(symbol)
-    if own.status == "found":
-        return own
-    for candidate in candidates:
-        other = _find(candidate)
-        if other.status == "found":
-            return other._replace(symbol=symbol, status="moved")
-    return own
+    return first_found(_find, symbol, candidates)
 
 
 def _find(symbol: str) -> Finding:

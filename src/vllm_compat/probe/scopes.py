@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
+from codecs import BOM_UTF8
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ class Source:
     def __init__(self, data: bytes, note: Callable[[str], None]) -> None:
         # The newline in front makes every line start with one, which searches fastest, and
         # makes the number of newlines up to a place its line number.
-        self.text = "\n" + _decode(data) + "\n"
+        self.text = f"\n{_decode(data)}\n"
         self._note = note
         self.scope: Scope = TextScope(self, 0, len(self.text), "")
         self._parsed = False
@@ -120,6 +121,10 @@ class TextScope:
         # Where the statements start, and where they do so behind their decorators.
         self._starts: list[int] = []
         self._heads: list[int] = []
+        # The definitions by name, and where runs of other statements start and end: a definition
+        # binds its name only, so that names are searched for in the others alone.
+        self._defined: dict[str, list[int]] = {}
+        self._others: list[tuple[int, int]] = []
         self._stars: set[int] = set()
         self._bodies: list[tuple[ast.ClassDef, TextScope]] = []
         self._parsed: dict[int, list[ast.stmt]] = {}
@@ -127,7 +132,7 @@ class TextScope:
     def binders(self, name: str) -> list[ast.stmt]:
         """The statements that may bind ``name``, in order; of large ones only the header."""
         self._cut()
-        indexes = sorted({*self._mentioning(name), *self._stars})
+        indexes = sorted({*self._defined.get(name, ()), *self._mentioning(name), *self._stars})
         return [node for index in indexes for node in self._parse(index)]
 
     def fields(self) -> list[ast.stmt]:
@@ -157,22 +162,38 @@ class TextScope:
             _STARTS[indent] = re.compile(rf"\n{indent}[^\s#)\]}}]")
         hidden = iter(self._source.strings())
         string, string_end = next(hidden, (len(text), 0))
-        starts, heads, decorators = [], [], 0
+        starts: list[int] = []
+        heads: list[int] = []
+        defined: dict[str, list[int]] = {}
+        others: list[tuple[int, int]] = []
+        decorators, other = 0, -1  # where those above a definition and a run of others start
         for match in _STARTS[indent].finditer(text, self._start, self._end):
-            head, first = match.start() + 1, match.end() - 1
+            newline, behind = match.span()
+            head, first = newline + 1, text[behind - 1]
             while string_end and string_end <= head:
                 string, string_end = next(hidden, (len(text), 0))
-            if string < head or (text[first] in "ef" and _CONTINUED.match(text, first)):
+            if string < head or (first in "ef" and _CONTINUED.match(text, behind - 1)):
                 continue
-            if text[head - 2] == "\\":
+            if text[newline - 1] == "\\":
                 self._source.doubt()
-            if text[first] == "@":
+            if first == "@":
                 decorators = decorators or head
                 continue
-            starts.append(decorators or head)
-            heads.append(head)
+            start = decorators or head
             decorators = 0
-        self._starts, self._heads = starts, heads
+            # async, class or def; the pattern tells.
+            if first in "acd" and (definition := _DEFINITION.match(text, head)):
+                defined.setdefault(definition[2], []).append(len(starts))
+                if other >= 0:
+                    others.append((other, start))
+                    other = -1
+            elif other < 0:
+                other = start
+            starts.append(start)
+            heads.append(head)
+        if other >= 0:
+            others.append((other, self._end))
+        self._starts, self._heads, self._defined, self._others = starts, heads, defined, others
         if not indent:
             self._stars = set(self._mentioning("*", "import "))
 
@@ -180,23 +201,18 @@ class TextScope:
         return self._starts[index + 1] if index + 1 < len(self._starts) else self._end
 
     def _mentioning(self, name: str, before: str = "") -> Iterator[int]:
-        """The indexes of the statements which have ``name`` in a place that can bind it."""
+        """The indexes of the other statements with ``name`` in a place that can bind it."""
         text = self._source.text
         wanted = before + name
-        position = self._start
-        while (place := text.find(wanted, position, self._end)) >= 0:
-            position = place + len(wanted)
-            if not before and not _is_whole_word(text, place, position):
-                continue
-            index = bisect_right(self._starts, place) - 1
-            if index < 0:
-                continue
-            definition = _DEFINITION.match(text, self._heads[index])
-            if definition is None:
-                self._check_start(index)
-            if definition is None or definition[2] == name:
-                yield index
-            position = self._end_of(index)
+        for start, end in self._others:
+            position = start
+            while (place := text.find(wanted, position, end)) >= 0:
+                position = place + len(wanted)
+                if before or _is_whole_word(text, place, position):
+                    index = bisect_right(self._starts, place) - 1
+                    self._check_start(index)
+                    yield index
+                    position = self._end_of(index)
 
     def _check_end(self, index: int) -> None:
         """What follows a class must be a statement, or the class would be cut short."""
@@ -299,9 +315,9 @@ def _indent_behind(text: str, newline: int, end: int) -> str:
 def _triple_quoted(text: str) -> list[tuple[int, int]]:
     spans = []
     position = 0
-    places = {quotes: text.find(quotes) for quotes in ('"""', "'''")}
-    while ahead := [place for place in places.values() if place >= 0]:
-        start = min(ahead)
+    double, single = text.find('"""'), text.find("'''")
+    while double >= 0 or single >= 0:
+        start = double if single < 0 or 0 <= double < single else single
         begin = max(position, text.rfind("\n", 0, start))
         if text[begin:start].strip():
             # Quotes in a comment or a short string, which end with the line, do not count.
@@ -318,9 +334,10 @@ def _triple_quoted(text: str) -> list[tuple[int, int]]:
                 end = text.find(quotes, end + 1)
             position = end + 3 if end >= 0 else len(text)
             spans.append((start, position))
-        for quotes, place in places.items():
-            if 0 <= place < position:
-                places[quotes] = text.find(quotes, position)
+        if 0 <= double < position:
+            double = text.find('"""', position)
+        if 0 <= single < position:
+            single = text.find("'''", position)
     return spans
 
 
@@ -333,12 +350,14 @@ def _is_escaped(text: str, position: int) -> bool:
 
 def _decode(data: bytes) -> str:
     """The text as Python reads it. Raises UnicodeError, LookupError or SyntaxError."""
-    encoding = "utf-8-sig"
     if b"coding" in b"".join(data.split(b"\n", 2)[:2]):
         # Few files say so, and tokenize takes its time to import.
         from tokenize import detect_encoding
 
-        encoding = detect_encoding(iter(data.splitlines(keepends=True)).__next__)[0]
-    text = data.decode(encoding)
+        text = data.decode(detect_encoding(iter(data.splitlines(keepends=True)).__next__)[0])
+    else:
+        text = data.removeprefix(BOM_UTF8).decode()
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     # A form feed is legal in front of a statement and counts for nothing.
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "")
+    return text.replace("\f", "")

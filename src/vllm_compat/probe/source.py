@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .bindings import TYPES_ONLY, bindings_of, decorator_names
 from .constructors import WITHOUT_FIELDS, constructor
-from .finding import Finding
+from .finding import Finding, first_found
 from .parameters import of_arguments, without_first
 from .scopes import DoubtError
 from .targets import EXTENSIONS, Definition, External, Module, Target
@@ -41,6 +41,7 @@ class SourceTree:
         self.notes: list[str] = []
         self._modules: dict[str, Module | None] = {}
         self._known: dict[tuple[str, str], Target | None] = {}
+        self._findings: dict[str, Finding] = {}
 
     def probe(self, symbol: str, candidates: Sequence[str] = ()) -> Finding:
         """Find ``symbol`` ("package.module:Qual.name"), else one of the ``candidates``.
@@ -49,16 +50,27 @@ class SourceTree:
         the note says why. A class comes with the signature of its constructor, a decorated
         function with the one it was written with.
         """
-        own = self._find(symbol)
-        if own.status == "found":
-            return own
-        for candidate in candidates:
-            other = self._find(candidate)
-            if other.status == "found":
-                return other._replace(symbol=symbol, status="moved")
-        return own
+        return first_found(self._find, symbol, candidates)
+
+    def files(self) -> list[str]:
+        """The files read so far, relative to ``root``, in order."""
+        return sorted(
+            self._relative(module.path)
+            for module in self._modules.values()
+            if module is not None and module.was_read
+        )
+
+    def _relative(self, path: str) -> str:
+        # Every path was joined to the root; relpath() would ask for the current directory.
+        return path.removeprefix(self.root).lstrip(os.sep).replace(os.sep, "/") or "."
 
     def _find(self, symbol: str) -> Finding:
+        # Several adapters ask for the same symbol, and each again when it makes its patches.
+        if symbol not in self._findings:
+            self._findings[symbol] = self._read(symbol)
+        return self._findings[symbol]
+
+    def _read(self, symbol: str) -> Finding:
         # A module that could not be read by pieces is parsed as a whole: once for each, so
         # this ends.
         while True:
@@ -97,7 +109,7 @@ class SourceTree:
             target.kind,
             signature,
             str(target),
-            os.path.relpath(target.module.path, self.root).replace(os.sep, "/"),
+            self._relative(target.module.path),
             getattr(target.node, "lineno", None),
             "; ".join(self.notes),
         )

@@ -48,6 +48,11 @@ class Module:
                 self._source = Source(b"", self._note_here)
         return self._source
 
+    @property
+    def was_read(self) -> bool:
+        """Whether an answer came out of this module's text."""
+        return self._source is not None and self.path.endswith(".py")
+
     def _read(self) -> bytes:
         if self.path.endswith(EXTENSIONS):
             self.error = "compiled, its names are not readable"

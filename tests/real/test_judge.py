@@ -117,6 +117,12 @@ def test_a_step_driven_otherwise_is_refused(future) -> None:
     assert "lane" in report.uncovered[0].decision.found
 
 
+def test_a_step_described_otherwise_is_refused(future) -> None:
+    report = future({"v1/core/sched/output.py": ("num_computed_tokens: int", "computed: int")})
+    assert [site.name for site in report.uncovered] == ["worker-capture"]
+    assert "NewRequestData has no num_computed_tokens" in report.uncovered[0].decision.found
+
+
 def test_syntax_newer_than_this_python_elsewhere_in_a_file_does_no_harm(future) -> None:
     report = future(
         {

@@ -12,14 +12,56 @@ whose states it was given.
 from collections.abc import Sequence
 from typing import Any
 
-from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import WORKER, Context
 from vllm_compat.patching import Patch, Wrap
 
 CLASS = "HiddenStatesWorkerExtension"
+EXECUTE = "vllm.v1.worker.gpu_model_runner:GPUModelRunner.execute_model"
+# What the capture reads of a step, in vllm_compat.capture.batch and .recorder.
+READS = {
+    "vllm.v1.core.sched.output:SchedulerOutput": (
+        "scheduled_new_reqs",
+        "scheduled_cached_reqs",
+        "num_scheduled_tokens",
+        "total_num_scheduled_tokens",
+        "finished_req_ids",
+    ),
+    "vllm.v1.core.sched.output:NewRequestData": (
+        "req_id",
+        "prompt_token_ids",
+        "num_computed_tokens",
+    ),
+    "vllm.v1.core.sched.output:CachedRequestData": ("req_ids", "num_computed_tokens"),
+}
+# Model runner V2, where there is one that prepares its inputs in one place.
+PREPARE = "vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs"
+PREPARED = "vllm.v1.worker.gpu.input_batch:InputBatch"
+PREPARED_READS = ("req_ids", "num_scheduled_tokens", "input_ids", "positions")
 
 
 def needed(context: Context) -> Decision:
+    execute = context.probe(EXECUTE)
+    problems = [] if execute.signature else [f"{EXECUTE} is {execute.status}"]
+    if execute.signature is not None:
+        problems += [f"{EXECUTE}: {p}" for p in execute.signature.problems(1, ())]
+    signatures = {symbol: context.probe(symbol).signature for symbol in (*READS, PREPARED)}
+    reads = dict(READS)
+    if context.probe(PREPARE).signature is not None:
+        reads[PREPARED] = PREPARED_READS
+    for symbol, fields in reads.items():
+        signature = signatures[symbol]
+        problems += [
+            f"{symbol} has no {field}"
+            for field in fields
+            if signature is None or not signature.accepts(field)
+        ]
+    if problems:
+        return uncovered(
+            "a worker's step is described in another way",
+            found="; ".join(problems),
+            needed="which request has which rows of a step, as the capture reads it",
+        )
     return Decision("adapted", "captures through hooks on the model's own layers")
 
 
@@ -68,7 +110,7 @@ def patches(context: Context) -> Sequence[Patch]:
 
 ADAPTER = Adapter(
     name="worker-capture",
-    symbol="vllm.v1.worker.gpu_model_runner:GPUModelRunner.execute_model",
+    symbol=EXECUTE,
     call_site=f"{WORKER}:{CLASS}",
     speculators=">=0.3,<0.5",
     broke=(

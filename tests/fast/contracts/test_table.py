@@ -152,7 +152,7 @@ def committed(name: str) -> str:
 def test_the_committed_tables_are_the_bytes_that_would_be_written_today() -> None:
     table = vllm_table()
     assert dump(encode(decode(table, release) for release in releases())) == committed("vllm.json")
-    assert len(committed("vllm.json")) < 200_000
+    assert len(committed("vllm.json")) < 400_000
     text = committed("speculators.json")
     assert dump(json.loads(text)) == text
 

@@ -36,7 +36,7 @@ def test_it_is_frozen() -> None:
         REGISTRY["generate"].name = "other"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("adapter", REGISTRY, ids=REGISTRY.names())
+@pytest.mark.parametrize("adapter", list(REGISTRY), ids=REGISTRY.names())
 def test_each_says_what_broke_and_when_it_can_go(adapter: Adapter) -> None:
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", adapter.name)
     assert adapter.symbol

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +92,11 @@ class Engines:
             self._current.executor.shutdown()
             self._current = None
             gc.collect()
+
+
+def runs_v2() -> bool:
+    """Whether this run asked for model runner V2."""
+    return os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:

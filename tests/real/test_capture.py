@@ -142,11 +142,17 @@ def plan(**tokens: int) -> SimpleNamespace:
     )
 
 
-def test_rows_follow_the_batch_and_not_the_plan() -> None:
+POSITIONS = torch.tensor([0, 1, 2, 0, 1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "positions", [POSITIONS, SimpleNamespace(np=None, cpu=POSITIONS, gpu=torch.zeros(7))]
+)
+def test_rows_follow_the_batch_and_not_the_plan(positions) -> None:
     runner = SimpleNamespace(
         input_batch=SimpleNamespace(req_ids=["b", "gone", "a"]),
-        input_ids=SimpleNamespace(gpu=torch.arange(9)),
-        positions=torch.tensor([0, 1, 2, 0, 1, 0, 0]),
+        input_ids=SimpleNamespace(np=None, cpu=None, gpu=torch.arange(9)),
+        positions=positions,
     )
     reader = reader_for(runner)
     assert isinstance(reader, PersistentBatchReader)

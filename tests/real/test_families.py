@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vllm_compat.discovery import find_vllm
+from vllm_compat.discovery import find_speculators, find_vllm
 
-from .engines import Engines, prompts
+from .engines import Engines, prompts, runs_v2
 
 FAMILIES = [
     "llama",
@@ -17,13 +17,15 @@ FAMILIES = [
     "cohere",
     "granite",
     "olmo2",
-    "exaone4",
-    "gpt_neox",
-    "opt",
     "qwen3_moe",
     "deepseek_v3",
     "kimi_k25",
 ]
+# More ways to carry a residual and to name a stack. Neither the speculators line nor the runner has
+# a part in that, so one lane of each vLLM is enough.
+MORE = ["exaone4", "gpt_neox", "opt"]
+if not find_speculators().version.startswith("0.4") or runs_v2():
+    MORE = []
 
 
 def attends_in_latent_space() -> bool:
@@ -35,7 +37,7 @@ def attends_in_latent_space() -> bool:
     return "MLA is not supported on CPU" not in platform.read_text()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + MORE)
 def test_every_layer(engines: Engines, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not attends_in_latent_space():
         monkeypatch.setenv("VLLM_MLA_DISABLE", "1")

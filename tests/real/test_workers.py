@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm_compat import WorkerNotAdaptedError
 from vllm_compat.adapters.worker_processes import ask_workers
 
-from .engines import Engines, prompts
+from .engines import Engines, prompts, runs_v2
 
 # Two workers at a time: not beside themselves.
 pytestmark = pytest.mark.xdist_group("workers")
@@ -53,10 +52,9 @@ def test_workers_that_answer_with_other_adapters_are_refused() -> None:
 
 
 def test_the_model_runner_asked_for_is_the_one_that_runs(engines: Engines) -> None:
-    def runs_v2(worker):  # nested: a worker cannot import this module
+    def is_v2(worker):  # nested: a worker cannot import this module
         return hasattr(worker.model_runner, "prepare_inputs")
 
     engine = engines.start("qwen3", [1])
-    wanted = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-    assert engine.generator.executor.collective_rpc(runs_v2) == [wanted]
+    assert engine.generator.executor.collective_rpc(is_v2) == [runs_v2()]
     engine.check(prompts(9, 1, 30, 2))

@@ -72,8 +72,10 @@ class PersistentBatchReader:
         rows = sum(counts)
         return Batch(
             _segments(scheduler_output, order, counts),
-            _device_side(self._runner.input_ids)[:rows],
-            _device_side(self._runner.positions)[:rows],
+            _side(self._runner.input_ids, "gpu")[:rows],
+            # The host's side: where rotary positions have three sections (Qwen-VL), the device's
+            # is not filled in.
+            _side(self._runner.positions, "cpu")[:rows],
         )
 
 
@@ -120,6 +122,6 @@ def _segments(scheduler_output: Any, order: list[str], counts: list[int]) -> lis
     ]
 
 
-def _device_side(buffer: Any) -> Any:
-    """A tensor, or the device tensor of a ``CpuGpuBuffer`` (either, depending on the release)."""
-    return getattr(buffer, "gpu", buffer)
+def _side(buffer: Any, side: str) -> Any:
+    """One side of a ``CpuGpuBuffer``, or the tensor that later releases have in its place."""
+    return getattr(buffer, side) if hasattr(buffer, "np") else buffer

@@ -90,6 +90,17 @@ def test_a_norm_of_something_else_is_refused() -> None:
         reading(Model(lambda x, r: (x, r), Doubling(True)))
 
 
+def test_readings_that_cannot_be_told_apart_are_refused() -> None:
+    # The second is the first over again, as far as a norm can see.
+    with pytest.raises(UnsupportedModelError, match="the others 4 times off"):
+        reading(Model(lambda x, r: (x, x.clone()), Norm(adds=True)))
+
+
+def test_a_last_layer_that_adds_little_is_still_told_apart() -> None:
+    assert reading(Model(lambda x, r: (x, x + 0.02 * r), Norm(adds=False))) == "hidden"
+    assert reading(Model(lambda x, r: (0.02 * r, x), Norm(adds=True))) == "hidden + residual"
+
+
 def test_a_pair_without_a_norm_to_ask_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="no module after it to ask"):
         reading(Model(lambda x, r: (x, r), None))

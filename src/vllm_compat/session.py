@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -61,8 +62,16 @@ def apply(*, strict: bool = True, trust_remote_code: bool = False) -> Report:
         if current is not None and current.settings == settings:
             return current.report
         revert()
-        context = installed_context(settings)
-        report, adapters = judge(context)
+        # The sources become tens of thousands of short-lived nodes, none of them in a cycle; the
+        # collector would walk them again and again.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            context = installed_context(settings)
+            report, adapters = judge(context)
+        finally:
+            if collecting:
+                gc.enable()
         if report.uncovered:
             _refuse(report, strict)
         patches = PatchSet([patch for adapter in adapters for patch in adapter.patches(context)])

@@ -17,7 +17,8 @@ from vllm_compat.context import WORKER, Context
 from vllm_compat.patching import Patch, Wrap
 
 CLASS = "HiddenStatesWorkerExtension"
-EXECUTE = "vllm.v1.worker.gpu_model_runner:GPUModelRunner.execute_model"
+# What every worker, and under it every model runner, is called with at each step.
+EXECUTE = "vllm.v1.worker.worker_base:WorkerBase.execute_model"
 # What the capture reads of a step, in vllm_compat.capture.batch and .recorder.
 READS = {
     "vllm.v1.core.sched.output:SchedulerOutput": (

@@ -62,8 +62,8 @@ def apply(*, strict: bool = True, trust_remote_code: bool = False) -> Report:
         if current is not None and current.settings == settings:
             return current.report
         revert()
-        # The sources become tens of thousands of short-lived nodes, none of them in a cycle; the
-        # collector would walk them again and again.
+        # The sources become tens of thousands of nodes that are all in use until the judge is
+        # done; the collector would walk them again and again, for nothing.
         collecting = gc.isenabled()
         gc.disable()
         try:

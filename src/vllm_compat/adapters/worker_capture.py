@@ -35,28 +35,27 @@ READS = {
     ),
     "vllm.v1.core.sched.output:CachedRequestData": ("req_ids", "num_computed_tokens"),
 }
-# Model runner V2, where there is one that prepares its inputs in one place.
+# And of a step that model runner V2 has prepared, where there is such a runner.
 PREPARE = "vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs"
 PREPARED = "vllm.v1.worker.gpu.input_batch:InputBatch"
-PREPARED_READS = ("req_ids", "num_scheduled_tokens", "input_ids", "positions")
+READS[PREPARED] = ("req_ids", "num_scheduled_tokens", "input_ids", "positions")
 
 
 def needed(context: Context) -> Decision:
     execute = context.probe(EXECUTE)
-    problems = [] if execute.signature else [f"{EXECUTE} is {execute.status}"]
-    if execute.signature is not None:
-        problems += [f"{EXECUTE}: {p}" for p in execute.signature.problems(1, ())]
-    signatures = {symbol: context.probe(symbol).signature for symbol in (*READS, PREPARED)}
-    reads = dict(READS)
-    if context.probe(PREPARE).signature is not None:
-        reads[PREPARED] = PREPARED_READS
-    for symbol, fields in reads.items():
-        signature = signatures[symbol]
-        problems += [
-            f"{symbol} has no {field}"
-            for field in fields
-            if signature is None or not signature.accepts(field)
-        ]
+    if execute.signature is None:
+        problems = [f"{EXECUTE} is {execute.status}"]
+    else:
+        problems = [f"{EXECUTE}: {problem}" for problem in execute.signature.problems(1, ())]
+    has_v2 = context.probe(PREPARE).signature is not None
+    for symbol, fields in READS.items():
+        signature = context.probe(symbol).signature
+        if symbol != PREPARED or has_v2:
+            problems += [
+                f"{symbol} has no {field}"
+                for field in fields
+                if signature is None or not signature.accepts(field)
+            ]
     if problems:
         return uncovered(
             "a worker's step is described in another way",

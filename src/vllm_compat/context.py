@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
 
 from vllm_compat.discovery import Installed
+from vllm_compat.named_tuple import NamedTuple
 from vllm_compat.probe import Finding
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Protocol

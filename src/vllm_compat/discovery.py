@@ -11,8 +11,10 @@ import importlib.util
 import os
 import sys
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, NamedTuple
 
+from vllm_compat.named_tuple import NamedTuple
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -7,11 +7,11 @@ import os
 import sys
 import threading
 import warnings
-from typing import NamedTuple
 
 from vllm_compat.context import Settings
 from vllm_compat.errors import IncompatibleVllmError, WorkerNotAdaptedError
 from vllm_compat.judge import installed_context, judge
+from vllm_compat.named_tuple import NamedTuple
 from vllm_compat.patching import PatchSet
 from vllm_compat.report import Report
 

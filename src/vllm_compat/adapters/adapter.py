@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
 
 from vllm_compat.context import Context
+from vllm_compat.named_tuple import NamedTuple
 from vllm_compat.patching import Patch
 
-State = Literal["fits", "adapted", "unused", "uncovered"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    State = Literal["fits", "adapted", "unused", "uncovered"]
 
 
 class Break(NamedTuple):

@@ -8,14 +8,17 @@ not, vLLM wants something nobody here knows: uncovered.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import GENERATOR, Call, Context
 from vllm_compat.patching import Patch, Wrap
 from vllm_compat.probe import Finding, Signature
 
-Provide = Callable[[Mapping[str, Any]], Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Provide = Callable[["Mapping[str, Any]"], "Any"]
 
 
 def constant(value: Any) -> Provide:

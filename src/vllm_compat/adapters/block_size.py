@@ -5,12 +5,17 @@ wants, unless told; told 16, backends that take only others are lost (the CPU's 
 from 0.29 on, FlashMLA 64).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYMBOL = "vllm.platforms.interface:Platform.update_block_size_for_backend"
 

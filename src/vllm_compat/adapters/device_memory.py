@@ -5,13 +5,18 @@ zero bytes. On a CPU it is the host's free memory, and no more than ``VLLM_CPU_K
 that is set, the bound that vLLM itself keeps to.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Replace, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYMBOL = "vllm.platforms:current_platform"
 

@@ -9,12 +9,17 @@ the result to the scheduler. Then requests finish when their prompt is done, oth
 place, and calls of any number and length run through.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 EXECUTE = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.execute_model"
 SAMPLE = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.sample_tokens"

@@ -16,12 +16,15 @@ import operator
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.errors import CaptureError, PromptError, UnsupportedModelError
 from vllm_compat.patching import Patch, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CLASS = "VllmHiddenStatesGenerator"
 PROBE_TOKENS = 8

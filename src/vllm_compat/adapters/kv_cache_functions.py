@@ -4,15 +4,20 @@ speculators imports them by name, so the import itself fails. They are put back 
 names, and taken away again by ``revert``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Add, Patch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 OLD, NEW = "vllm.v1.core.kv_cache_utils", "vllm.v1.core.kv_cache_planning"
 

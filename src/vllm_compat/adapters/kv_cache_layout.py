@@ -4,12 +4,17 @@ From 0.29 on planning the KV cache and building it both need the layout on the c
 it between asking the workers for their specifications and planning, so that is where we do.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYMBOL = "vllm.v1.executor.abstract:Executor.set_kv_cache_layout"
 RESOLVE = "vllm.v1.attention.backends.utils:resolve_kv_cache_layout"

@@ -5,12 +5,17 @@ element of what it gets, 0.4 takes what it gets. Only the reply that speculators
 touched.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYMBOL = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
 METHOD = "_get_captured_states"

@@ -6,12 +6,17 @@ platform chose another one. From 0.23 on a scheduler also needs the kinds of KV 
 which vLLM does on the way into its engine, a way that speculators does not take.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
 
 from vllm_compat.adapters.adapter import Break
 from vllm_compat.adapters.arguments import argument_adapter
 from vllm_compat.errors import VllmCompatError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def block_size(call: Mapping[str, Any]) -> int:

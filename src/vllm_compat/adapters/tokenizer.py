@@ -5,13 +5,18 @@ cannot be loaded. To pass it runs code that came with the model, which is the ca
 ``vllm_compat.apply(trust_remote_code=True)``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.errors import VllmCompatError
 from vllm_compat.patching import Patch, Replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYMBOL = "transformers:AutoTokenizer.from_pretrained"
 

@@ -9,12 +9,17 @@ stay, but for the token ids, which follow the layers as one more tensor so that 
 whose states it was given.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import WORKER, Context
 from vllm_compat.patching import Patch, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CLASS = "HiddenStatesWorkerExtension"
 # What every worker, and under it every model runner, is called with at each step.

@@ -6,14 +6,19 @@ worker looks. Both are seen before the workers are started; and before anything 
 are asked which adapters they run with.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.errors import WorkerNotAdaptedError
 from vllm_compat.patching import Patch, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SYMBOL = "vllm.plugins:load_general_plugins"
 CLASS = "VllmHiddenStatesGenerator"

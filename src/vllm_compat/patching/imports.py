@@ -18,9 +18,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NamedTuple
 
 from vllm_compat.errors import PatchError
+from vllm_compat.named_tuple import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LOCK = threading.RLock()
 """Guards everything this package changes; held for moments, never while foreign code runs."""

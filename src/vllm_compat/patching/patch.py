@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias
 
 from vllm_compat.errors import PatchError
+from vllm_compat.named_tuple import NamedTuple
 from vllm_compat.patching.wrapping import Wrapper, identify, wrap_value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
 
 
 class Wrap(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TypeAlias
 
 from vllm_compat.errors import PatchError
 from vllm_compat.patching.imports import (
@@ -19,6 +18,10 @@ from vllm_compat.patching.imports import (
 )
 from vllm_compat.patching.patch import Patch, adds, locate, require, same_action
 from vllm_compat.patching.slot import Slot, blame, clean, live, put_on, take_off
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 # A module object under the name it was imported by. By identity: one name may see several module
 # objects over time, and one object may have several names.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 from vllm_compat.errors import PatchError
 from vllm_compat.patching.imports import imports_running
 from vllm_compat.patching.patch import MISSING, Patch, Place, Replace, Wrap, adds, same_action
 from vllm_compat.patching.wrapping import foreign_wrapper, identify
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Slot:

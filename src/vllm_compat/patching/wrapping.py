@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import Any
 
 from vllm_compat.errors import PatchError
 
-Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Wrapper = Callable[["Any", "Any", "tuple[Any, ...]", "dict[str, Any]"], "Any"]
 """``wrapper(wrapped, instance, args, kwargs)``, the shape of wrapt."""
 
 

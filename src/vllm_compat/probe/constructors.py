@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from .bindings import decorator_names, last_part
 from .parameters import text_of
 from .signature import Parameter, Signature
 from .targets import Definition, External
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Literal

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from .signature import Parameter, Signature
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .signature import Kind
 

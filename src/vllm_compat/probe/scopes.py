@@ -17,8 +17,8 @@ import re
 from bisect import bisect_right
 from codecs import BOM_UTF8
 from itertools import islice
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from vllm_compat.named_tuple import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any, Literal
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
 
 _POSITIONAL = ("positional_only", "positional_or_keyword")
 _BY_KEYWORD = ("positional_or_keyword", "keyword_only")
-
-
-# Named tuples throughout, here and in the modules that `apply` imports: dataclasses brings inspect,
-# and the two together cost a tenth of what `apply` may take.
 
 
 class Parameter(NamedTuple):

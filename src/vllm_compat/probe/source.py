@@ -7,7 +7,6 @@ import builtins
 import os
 import re
 import warnings
-from typing import TYPE_CHECKING
 
 from .bindings import TYPES_ONLY, bindings_of, decorator_names
 from .constructors import WITHOUT_FIELDS, constructor
@@ -16,6 +15,7 @@ from .parameters import of_arguments, without_first
 from .scopes import DoubtError
 from .targets import EXTENSIONS, Definition, External, Module, Target
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -14,8 +14,6 @@ import nox
 
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "fast", "stub", "real", "ablation"]
-
 SPECULATORS = ["0.3.0", "0.4.0.1"]
 # speculators' own requirements pin a torch and a transformers that most vLLM releases refuse, so it
 # is installed alone, beside what its modules import.
@@ -32,9 +30,8 @@ RUNNERS = {
         "PYTHONPATH": str(Path("tests/real/triton_cpu").resolve()),
     },
 }
-ENGINES = [
-    f"tests/real/test_{name}.py" for name in ("generate", "small_cache", "families", "workers")
-]
+# Where a lane writes what it showed, with `--record`; the compatibility matrix is made from it.
+RUNS = Path("src/vllm_compat/matrix/runs").resolve()
 
 
 class Lane(NamedTuple):
@@ -50,8 +47,33 @@ class Lane(NamedTuple):
     extras: tuple[str, ...] = ()
 
 
+# Each minor release, and each patch release that changed what speculators relies on; of patch
+# releases that did not, the last.
 LANES = {
+    "0.11.0": Lane(torch="2.8.0", index_as_of="2025-12-20"),
+    "0.11.2": Lane(torch="2.8.0", index_as_of="2025-12-20"),
+    "0.12.0": Lane(torch="2.9.1", index_as_of="2025-12-20"),
+    "0.13.0": Lane(torch="2.9.1", index_as_of="2026-01-10"),
+    "0.14.1": Lane(torch="2.9.1", index_as_of="2026-02-10"),
+    "0.15.1": Lane(torch="2.10.0", index_as_of="2026-04-20"),
     "0.16.0": Lane(torch="2.10.0", index_as_of="2026-04-20"),
+    "0.17.0": Lane(torch="2.10.0", index_as_of="2026-04-20"),
+    "0.17.1": Lane(torch="2.10.0", index_as_of="2026-04-20"),
+    "0.18.1": Lane(torch="2.10.0", index_as_of="2026-04-20"),
+    "0.19.1": Lane(torch="2.10.0", index_as_of="2026-05-05"),
+    "0.20.0": Lane(torch="2.11.0", index_as_of="2026-05-15"),
+    "0.20.2": Lane(torch="2.11.0", index_as_of="2026-05-25"),
+    "0.21.0": Lane(torch="2.11.0", index_as_of="2026-06-01"),
+    "0.22.1": Lane(torch="2.11.0", index_as_of="2026-06-20"),
+    "0.23.0": Lane(torch="2.11.0", index_as_of="2026-07-01"),
+    "0.24.0": Lane(torch="2.11.0", index_as_of="2026-07-15"),
+    "0.25.1": Lane(torch="2.11.0", index_as_of="2026-08-01"),
+    "0.26.0": Lane(torch="2.11.0", index_as_of="2026-08-10"),
+    "0.27.1": Lane(torch="2.13.0+cpu", index_as_of="2026-08-25"),
+    "0.28.0": Lane(torch="2.13.0+cpu", index_as_of="2026-09-10"),
+    "0.29.0": Lane(torch="2.13.0+cpu", index_as_of="2026-09-25"),
+    "0.30.0": Lane(torch="2.13.0+cpu", index_as_of="2026-10-10"),
+    "0.31.0": Lane(torch="2.13.0+cpu", index_as_of="2026-11-05"),
     "0.32.0": Lane(
         torch="2.13.0+cpu",
         index_as_of="2026-12-01",
@@ -59,8 +81,23 @@ LANES = {
         extras=("triton==3.9.0",),
     ),
 }
+# Run with every change: the release that speculators pins, and the newest with a CPU build.
+PINNED, NEWEST = "0.16.0", "0.32.0"
 # What vLLM asks for and a CPU does not need; torchvision kills `import vllm` beside a CPU torch.
 LEFT_OUT = ["torchaudio", "torchcodec", "torchvision"]
+
+
+nox.options.sessions = [
+    "lint",
+    "fast",
+    "stub",
+    *(
+        f"real(vllm='{vllm}', speculators='{speculators}')"
+        for vllm in (PINNED, NEWEST)
+        for speculators in SPECULATORS
+    ),
+    "ablation",
+]
 
 
 @nox.session
@@ -94,19 +131,23 @@ def stub(session: nox.Session) -> None:
 @nox.parametrize("speculators", SPECULATORS)
 @nox.parametrize("vllm", list(LANES))
 def real(session: nox.Session, vllm: str, speculators: str) -> None:
-    """Real engines against transformers, on each model runner that the release has."""
+    """Real engines against transformers, on each model runner that the release has.
+
+    ``-- --record`` writes what was shown to where the compatibility matrix takes it from.
+    """
     install_lane(session, vllm, speculators)
     session.install(*dependency_group("test"), *dependency_group("real"))
     for runner in LANES[vllm].runners:
         session.log(f"model runner {runner}")
+        record = [f"--record={RUNS}"] if "--record" in session.posargs else []
         session.run(
             "pytest",
-            # The rest of tests/real starts no engine, or asks nothing of its runner.
-            *(ENGINES if runner == "v2" else ["tests/real"]),
+            *battery(vllm, speculators, runner),
             "--numprocesses=2",
             "--dist=loadgroup",
             "--durations=8",
-            *session.posargs,
+            *record,
+            *(argument for argument in session.posargs if argument != "--record"),
             env={**RUNNERS[runner], "VLLM_CACHE_ROOT": cache(session, vllm)},
         )
 
@@ -114,22 +155,35 @@ def real(session: nox.Session, vllm: str, speculators: str) -> None:
 @nox.session
 def ablation(session: nox.Session) -> None:
     """Every adapter taken out makes a real run fail: on the pair that needs most of them."""
-    install_lane(session, "0.32.0", "0.3.0")
+    install_lane(session, NEWEST, "0.3.0")
     session.install(*dependency_group("test"), *dependency_group("real"))
     session.run(
         "pytest",
         "tests/ablation",
         "--numprocesses=2",
         *session.posargs,
-        env={**RUNNERS["v1"], "VLLM_CACHE_ROOT": cache(session, "0.32.0")},
+        env={**RUNNERS["v1"], "VLLM_CACHE_ROOT": cache(session, NEWEST)},
     )
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
     """The main job on real texts: prepare, extract, compare, print."""
-    install_lane(session, "0.32.0", "0.4.0.1")
+    install_lane(session, NEWEST, "0.4.0.1")
     session.run("python", "demo/run.py", *session.posargs)
+
+
+def battery(vllm: str, speculators: str, runner: str) -> list[str]:
+    """The tests of one lane, all of them on the two releases that every change runs.
+
+    What starts no engine asks nothing of the runner or the release; and a model family is a matter
+    of the workers, where the two speculators lines run the same code of ours.
+    """
+    if vllm in (PINNED, NEWEST):
+        names = ["generate", "small_cache", "families", "workers"]
+        return ["tests/real"] if runner == "v1" else [f"tests/real/test_{n}.py" for n in names]
+    names = ["generate", "small_cache", *(["families"] if speculators != "0.3.0" else [])]
+    return [f"tests/real/test_{name}.py" for name in names]
 
 
 def install_lane(session: nox.Session, vllm: str, speculators: str) -> None:

@@ -19,7 +19,28 @@ from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 
-from .engines import Engines  # noqa: E402
+from .engines import Engines, errors  # noqa: E402
+from .record import Recorder  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", type=Path, metavar="FOLDER", help="write what was shown there")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--record")
+    # With several processes, the one that hears from all of them.
+    if folder is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(folder))
+
+
+@pytest.fixture(autouse=True)
+def _worst_error(record_property) -> Iterator[None]:
+    """Every test says how far from transformers its worst state was."""
+    errors.clear()
+    yield
+    if errors:
+        record_property("worst_error", max(errors))
 
 
 @pytest.fixture(scope="session")

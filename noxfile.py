@@ -39,22 +39,30 @@ class Lane(NamedTuple):
 
     The torch is the one its kernels are built for; the index is taken as it was some weeks after
     the release, as later releases of vLLM's other requirements (transformers first) break it.
+    ``as_vllm``: the release asks its own metadata whether it is a CPU build, under the name `vllm`.
     """
 
     torch: str
     index_as_of: str
     runners: tuple[str, ...] = ("v1",)
     extras: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    as_vllm: bool = False
 
 
 # Each minor release, and each patch release that changed what speculators relies on; of patch
 # releases that did not, the last.
 LANES = {
-    "0.11.0": Lane(torch="2.8.0", index_as_of="2025-12-20"),
-    "0.11.2": Lane(torch="2.8.0", index_as_of="2025-12-20"),
-    "0.12.0": Lane(torch="2.9.1", index_as_of="2025-12-20"),
-    "0.13.0": Lane(torch="2.9.1", index_as_of="2026-01-10"),
-    "0.14.1": Lane(torch="2.9.1", index_as_of="2026-02-10"),
+    # These ask for another Triton than their torch does.
+    "0.11.0": Lane(
+        torch="2.8.0", index_as_of="2025-12-20", overrides=("triton==3.4.0",), as_vllm=True
+    ),
+    "0.11.2": Lane(
+        torch="2.8.0", index_as_of="2025-12-20", overrides=("triton==3.4.0",), as_vllm=True
+    ),
+    "0.12.0": Lane(torch="2.9.1", index_as_of="2025-12-20", as_vllm=True),
+    "0.13.0": Lane(torch="2.9.1", index_as_of="2026-01-10", as_vllm=True),
+    "0.14.1": Lane(torch="2.9.1", index_as_of="2026-02-10", as_vllm=True),
     "0.15.1": Lane(torch="2.10.0", index_as_of="2026-04-20"),
     "0.16.0": Lane(torch="2.10.0", index_as_of="2026-04-20"),
     "0.17.0": Lane(torch="2.10.0", index_as_of="2026-04-20"),
@@ -194,6 +202,7 @@ def install_lane(session: nox.Session, vllm: str, speculators: str) -> None:
         "\n".join(
             [
                 f"torch=={torch_to_be_had(lane.torch)}",
+                *lane.overrides,
                 *(f"{name} ; sys_platform == 'never'" for name in LEFT_OUT),
             ]
         )
@@ -214,6 +223,11 @@ def install_lane(session: nox.Session, vllm: str, speculators: str) -> None:
         lane.index_as_of,
         env=environment,
     )
+    if lane.as_vllm:
+        (site_packages,) = Path(session.virtualenv.location).glob("lib/python*/site-packages")
+        metadata = site_packages / f"vllm-{vllm}.dist-info" / "METADATA"
+        metadata.parent.mkdir(exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}+cpu\n")
     session.install("--no-deps", f"speculators=={speculators}", env=environment)
     session.install(".", env=environment)
 

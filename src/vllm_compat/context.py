@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GENERATOR = "speculators.data_generation.vllm_hidden_states_generator"
 WORKER = "speculators.data_generation.custom_worker"
+CONFIG = "speculators.config"
 
 
 class Settings(NamedTuple):
@@ -39,6 +40,13 @@ class Call(NamedTuple):
     line: int
     positional: int
     keywords: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """One line of the consumer's source."""
+
+    module: str
+    line: int
 
 
 class Import(NamedTuple):
@@ -63,14 +71,20 @@ class Consumer:
     @cached_property
     def trees(self) -> dict[str, ast.Module]:
         """The parsed modules, by name."""
+        parsed = ((module, self._parsed(module)) for module in self.MODULES)
+        return {module: tree for module, tree in parsed if tree is not None}
+
+    def file(self, module: str) -> str:
+        """The file of one of its modules; empty where only a record of it is at hand."""
         folder = os.path.dirname(self.installed.root)
-        trees = {}
-        for module in self.MODULES:
-            file = os.path.join(folder, *module.split(".")) + ".py"
-            if os.path.isfile(file):
-                with open(file, "rb") as source:
-                    trees[module] = ast.parse(source.read())
-        return trees
+        return os.path.join(folder, *module.split(".")) + ".py" if folder else ""
+
+    def _parsed(self, module: str) -> ast.Module | None:
+        file = self.file(module)
+        if not os.path.isfile(file):
+            return None
+        with open(file, "rb") as source:
+            return ast.parse(source.read(), file)
 
     @cached_property
     def _nodes(self) -> dict[str, list[ast.Call | ast.Assign | ast.Subscript]]:
@@ -116,6 +130,36 @@ class Consumer:
     def calls(self, name: str) -> list[Call]:
         """Calls of ``name``, as the source spells it (``"torch.cuda.mem_get_info"``)."""
         return self.all_calls.get(name, [])
+
+    @cached_property
+    def mentions(self) -> dict[str, list[Place]]:
+        """Places that are no calls: each attribute that the worker reads of its model runner, and
+        each config class, under the class of transformers that it inherits from."""
+        found: dict[str, list[Place]] = {}
+        for module, tree in ((WORKER, self.trees.get(WORKER)), (CONFIG, self._parsed(CONFIG))):
+            for node in ast.walk(tree) if tree is not None else ():
+                if isinstance(node, ast.Attribute) and module == WORKER:
+                    names = [dotted(node)]
+                elif isinstance(node, ast.ClassDef) and module == CONFIG:
+                    names = [dotted(base) for base in node.bases]
+                else:
+                    continue
+                for name in names:
+                    if name.startswith("self.model_runner.") or name == "PretrainedConfig":
+                        found.setdefault(name, []).append(Place(module, node.lineno))
+        return found
+
+    def places(self, name: str) -> list[Place]:
+        """Where ``name`` is called, or else mentioned; ``"name(keyword)"``: with that keyword."""
+        name, _, keyword = name.removesuffix(")").partition("(")
+        calls = self.calls(name)
+        if not calls:
+            return self.mentions.get(name, [])
+        return [
+            Place(call.module, call.line)
+            for call in calls
+            if not keyword or keyword in call.keywords
+        ]
 
     def defines(self, module: str, path: str) -> bool:
         """Whether ``module`` defines ``path`` (``"Class.method"``) itself."""

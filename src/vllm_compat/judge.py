@@ -7,7 +7,7 @@ import re
 from vllm_compat.adapters import REGISTRY
 from vllm_compat.adapters.adapter import Adapter, Decision, uncovered
 from vllm_compat.context import Consumer, Context, Settings
-from vllm_compat.discovery import find_speculators, find_vllm
+from vllm_compat.discovery import Installed, find_speculators, find_vllm
 from vllm_compat.errors import NotInstalledError
 from vllm_compat.patching import Add
 from vllm_compat.probe import Finding, SourceTree
@@ -23,17 +23,36 @@ def installed_context(settings: Settings) -> Context:
     Raises:
         NotInstalledError: vLLM or speculators is not where Python looks.
     """
-    vllm, speculators = find_vllm(), find_speculators()
-    for name, found in (("vllm", vllm), ("speculators", speculators)):
-        if found is None:
-            raise NotInstalledError(
-                f"{name} is not installed",
-                needed=f"the package {name}, under any distribution name",
-                next_step=f"install {name} in the environment that runs this Python",
-            )
-    assert vllm is not None
-    assert speculators is not None
+    vllm, speculators = installed_vllm(), installed_speculators()
     return Context(SourceTree(vllm.root, "vllm"), vllm, Consumer(speculators), settings)
+
+
+def installed_vllm() -> Installed:
+    """The installed vLLM.
+
+    Raises:
+        NotInstalledError: there is none.
+    """
+    return _there("vllm", find_vllm())
+
+
+def installed_speculators() -> Installed:
+    """The installed speculators.
+
+    Raises:
+        NotInstalledError: there is none.
+    """
+    return _there("speculators", find_speculators())
+
+
+def _there(name: str, found: Installed | None) -> Installed:
+    if found is None:
+        raise NotInstalledError(
+            f"{name} is not installed",
+            needed=f"the package {name}, under any distribution name",
+            next_step=f"install {name} in the environment that runs this Python",
+        )
+    return found
 
 
 def judge(context: Context) -> tuple[Report, tuple[Adapter, ...]]:
@@ -56,13 +75,18 @@ def _report(context: Context, sites: tuple[CallSite, ...]) -> Report:
     return Report(
         version,
         context.consumer.installed.version or "unknown",
-        _numbers(version) > _numbers(NEWEST_KNOWN),
+        newer_than_known(version),
         sites,
     )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release's numbers; none where the version does not start with them.
+def newer_than_known(version: str) -> bool:
+    """Whether this vLLM is newer than any that the adapters were tested with."""
+    return numbers(version) > numbers(NEWEST_KNOWN)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers, to compare; none where the version does not start with them.
 
     By hand, since importing packaging.version takes longer than all probes together.
     """

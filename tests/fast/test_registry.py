@@ -12,7 +12,7 @@ from vllm_compat.adapters import REGISTRY, Adapter, Registry
 
 def test_the_names_are_unique_and_in_the_order_given() -> None:
     assert REGISTRY.names() == tuple(adapter.name for adapter in REGISTRY)
-    assert len(set(REGISTRY.names())) == len(REGISTRY) == 17
+    assert len(set(REGISTRY.names())) == len(REGISTRY) == 19
     assert REGISTRY["generate"].name == "generate"
     # Set-up ends with a call of generate, which needs whole steps already.
     assert REGISTRY.names().index("engine-steps") < REGISTRY.names().index("generate")

@@ -195,7 +195,8 @@ def test_positions_that_contradict_the_order_are_an_error() -> None:
 
 
 def result(states: torch.Tensor, ids: list[int]) -> dict:
-    return {"hidden_states": [torch.ones(len(ids), 4), states, torch.tensor(ids)]}
+    finite = torch.stack([torch.ones(len(ids)).bool(), states.isfinite().all(dim=1)], dim=1)
+    return {"hidden_states": [torch.ones(len(ids), 4), states, finite, torch.tensor(ids)]}
 
 
 def test_a_right_result_loses_its_ids_and_nothing_else() -> None:
@@ -207,13 +208,26 @@ def test_a_right_result_loses_its_ids_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (result(torch.ones(2, 4), [5, 6, 7]), "prompt 8, layer 9: wrong number of states"),
+        (
+            {
+                **(good := result(torch.ones(3, 4), [5, 6, 7])),
+                "hidden_states": [
+                    good["hidden_states"][0],
+                    torch.ones(2, 4),
+                    *good["hidden_states"][2:],
+                ],
+            },
+            "prompt 8, layer 9: wrong number of states",
+        ),
         (result(torch.ones(3, 4), [5, 6, 8]), "prompt 8 has the states of other tokens"),
         (
             result(torch.tensor([[1.0], [float("nan")], [1.0]]), [5, 6, 7]),
             "prompt 8, layer 9: states that are not finite\n  found: NaN or infinity at token 1",
         ),
-        ({"hidden_states": [torch.ones(3, 4), torch.tensor([5, 6, 7])]}, "states of 1 layers"),
+        (
+            {"hidden_states": [torch.ones(3, 4), torch.ones(3, 1), torch.tensor([5, 6, 7])]},
+            "states of 1 layers",
+        ),
     ],
 )
 def test_a_wrong_result_is_named(bad: dict, message: str) -> None:

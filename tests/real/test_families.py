@@ -22,10 +22,20 @@ FAMILIES = [
     "kimi_k25",
 ]
 # More ways to carry a residual and to name a stack. Neither the speculators line nor the runner has
-# a part in that, so one lane of each vLLM is enough.
+# a part in that, and few releases do: one lane of the oldest and of the newest run by every change.
 MORE = ["exaone4", "gpt_neox", "opt"]
-if not find_speculators().version.startswith("0.4") or runs_v2():
+if (
+    not find_speculators().version.startswith("0.4")
+    or runs_v2()
+    or find_vllm().release.base_version not in ("0.16.0", "0.32.0")
+):
     MORE = []
+
+
+# Kimi-K2.5 came with 0.15.0.
+_REGISTRY = Path(find_vllm().root) / "model_executor" / "models" / "registry.py"
+if "KimiK25ForConditionalGeneration" not in _REGISTRY.read_text():
+    FAMILIES.remove("kimi_k25")
 
 
 def attends_in_latent_space() -> bool:

@@ -246,7 +246,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3": Family(
         "gemma3_text",
         "pair; norms after each block too; mixed attention windows",
-        _DENSE | {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+        _DENSE | _TIED | {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
         layer_types=("sliding_attention", "sliding_attention", "full_attention"),
     ),
     "glm4": Family("glm4", "pair; norms after each block too", _DENSE | {"head_dim": 32}),

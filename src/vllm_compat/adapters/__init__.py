@@ -10,6 +10,7 @@ from vllm_compat.adapters import (
     engine_steps,
     generate,
     hash_function,
+    hybrid_kv_cache,
     kv_cache_config,
     kv_cache_functions,
     kv_cache_layout,
@@ -20,6 +21,7 @@ from vllm_compat.adapters import (
     scheduler_config,
     tokenizer,
     transformers_torch,
+    transport,
     worker_capture,
     worker_processes,
 )
@@ -34,6 +36,7 @@ REGISTRY = Registry(
         for module in (
             transformers_torch,
             kv_cache_functions,
+            hybrid_kv_cache,
             hash_function,
             tokenizer,
             scheduler_config,
@@ -48,6 +51,7 @@ REGISTRY = Registry(
             request,
             engine_steps,
             worker_capture,
+            transport,
             generate,
         )
     ]

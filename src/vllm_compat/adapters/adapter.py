@@ -12,15 +12,37 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
+    from vllm_compat.incompatibility import Kind
+
     State = Literal["fits", "adapted", "unused", "uncovered"]
 
 
 class Break(NamedTuple):
-    """One change of vLLM, or one fault of speculators, that an adapter answers to."""
+    """One change of vLLM, or one fault of speculators, that an adapter answers to.
+
+    Attributes:
+        release: the vLLM release that brought it, or ``"speculators X"`` for a fault.
+        pr: the numbers of the pull requests, where known.
+        what: one line.
+        kind: what sort of change, where no signature of the call shows it, so that ``check`` has to
+            be told; empty: binding the call tells, or nothing of speculators' depends on it.
+        symbol: what of vLLM it concerns, where that is not the adapter's symbol.
+        at: the place it bites, as ``Consumer.places`` takes it, in the module of the call site.
+        shows: what a vLLM with the change has, ``"module:name"`` or ``"module:name(parameter)"``,
+            which decides in place of the release.
+        until: the release that took it back.
+        line: the one line of speculators that it bites, ``"0.3"``; empty: each that has the place.
+    """
 
     release: str
     pr: str
     what: str
+    kind: Kind | Literal[""] = ""
+    symbol: str = ""
+    at: str = ""
+    shows: str = ""
+    until: str = ""
+    line: str = ""
 
 
 class Decision(NamedTuple):
@@ -62,6 +84,9 @@ class Adapter(NamedTuple):
     patches: Callable[[Context], Sequence[Patch]]
 
 
+NEXT_STEP = "install a vLLM release listed as working, or report this one to vllm_compat"
+
+
 def uncovered(what: str, *, found: str, needed: str) -> Decision:
     """A break that no adapter mends, with the advice that always holds."""
     return Decision(
@@ -69,5 +94,5 @@ def uncovered(what: str, *, found: str, needed: str) -> Decision:
         what,
         found=found,
         needed=needed,
-        next_step="install a vLLM release listed as working, or report this one to vllm_compat",
+        next_step=NEXT_STEP,
     )

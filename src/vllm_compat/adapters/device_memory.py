@@ -74,8 +74,20 @@ ADAPTER = Adapter(
     call_site=f"{GENERATOR}:VllmHiddenStatesGenerator.__init__",
     speculators=">=0.3,<0.5",
     broke=(
-        Break("speculators 0.3.0", "", "asks CUDA, whatever the device"),
-        Break("speculators 0.4.0", "", "answers (0, 0) without an accelerator"),
+        Break(
+            "speculators 0.3.0",
+            "",
+            "asks CUDA for free memory, whatever the device",
+            kind="environment",
+            at="torch.cuda.mem_get_info",
+        ),
+        Break(
+            "speculators 0.4.0",
+            "",
+            "free memory is taken for 0 bytes without an accelerator",
+            kind="environment",
+            at="mem_get_info",
+        ),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,

@@ -161,14 +161,12 @@ def in_input_order(results: list[dict[str, Any]], prompts: list[list[int]]) -> l
 
 
 def check(number: int, prompt: list[int], result: dict[str, Any], layer_ids: Sequence[int]) -> None:
-    """Check one result against its prompt; take off the ids that came with its states.
+    """Check one result against its prompt; take off what came with its states for that.
 
     Raises:
         CaptureError: names the prompt and the layer.
     """
-    import torch
-
-    *layers, input_ids = result["hidden_states"]
+    *layers, all_finite, input_ids = result["hidden_states"]
     if len(layers) != len(layer_ids):
         raise CaptureError(
             f"prompt {number} has states of {len(layers)} layers",
@@ -182,7 +180,7 @@ def check(number: int, prompt: list[int], result: dict[str, Any], layer_ids: Seq
             needed=f"{prompt[:8]}... ({len(prompt)} tokens)",
             next_step="report this vLLM and model: rows are attributed to the wrong prompt",
         )
-    for layer_id, states in zip(layer_ids, layers, strict=True):
+    for layer_id, states, finite in zip(layer_ids, layers, all_finite.unbind(1), strict=True):
         if states.shape[0] != len(prompt):
             raise CaptureError(
                 f"prompt {number}, layer {layer_id}: wrong number of states",
@@ -190,8 +188,8 @@ def check(number: int, prompt: list[int], result: dict[str, Any], layer_ids: Seq
                 needed=f"{len(prompt)}, one a token",
                 next_step="report this vLLM and model",
             )
-        if not bool(torch.isfinite(states).all()):
-            row = int((~torch.isfinite(states)).any(dim=1).nonzero()[0])
+        if not bool(finite.all()):
+            row = int((~finite).nonzero()[0])
             raise CaptureError(
                 f"prompt {number}, layer {layer_id}: states that are not finite",
                 found=f"NaN or infinity at token {row} of {len(prompt)}",
@@ -253,8 +251,20 @@ ADAPTER = Adapter(
     call_site=f"{GENERATOR}:{CLASS}.generate",
     speculators=">=0.3,<0.5",
     broke=(
-        Break("speculators 0.3.0", "", "a failed call poisons the generator"),
-        Break("speculators 0.4.0", "", "results in the order of request ids as text"),
+        Break(
+            "speculators 0.3.0",
+            "",
+            "a failed call leaves its requests in the scheduler: every later call fails",
+            kind="fault",
+            at="self.scheduler.add_request",
+        ),
+        Break(
+            "speculators 0.4.0",
+            "",
+            "results in the order of request ids as text: 0, 1, 10, 11, 2",
+            kind="fault",
+            at="sorted",
+        ),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,

@@ -84,7 +84,14 @@ ADAPTER = Adapter(
     call_site=f"{GENERATOR}:MultiprocExecutor",
     speculators=">=0.3,<0.5",
     broke=(
-        Break("0.29.0", "", "workers must be told the layout before initialize_from_config"),
+        Break(
+            "0.29.0",
+            "",
+            "workers must be told the layout before initialize_from_config",
+            kind="behaviour changed",
+            at="self.executor.initialize_from_config",
+            shows=SYMBOL,
+        ),
         Break("0.33.0", "", "set_kv_cache_layout also takes the interleave size"),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",

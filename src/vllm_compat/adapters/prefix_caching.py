@@ -12,7 +12,15 @@ ADAPTER = argument_adapter(
     name="prefix-caching",
     symbol="vllm.config:CacheConfig",
     speculators=">=0.3,<0.5",
-    broke=(Break("speculators 0.3.0", "", "leaves it on: repeated prefixes have no states"),),
+    broke=(
+        Break(
+            "speculators 0.3.0",
+            "",
+            "leaves prefix caching on: repeated prefixes have no states",
+            kind="fault",
+            at="CacheConfig",
+        ),
+    ),
     removal="speculators 0.3 is no longer supported (0.4.0 switches it off itself)",
     supply={"enable_prefix_caching": constant(False)},
     reason="a cached prefix is not computed, so it has no states",

@@ -79,7 +79,14 @@ ADAPTER = Adapter(
     call_site=f"{GENERATOR}:VllmHiddenStatesGenerator.generate",
     speculators=">=0.3,<0.5",
     broke=(
-        Break("0.11.1", "27142", "replies the bare value instead of a list of one"),
+        Break(
+            "0.11.1",
+            "27142",
+            "replies the bare value instead of a list of one",
+            kind="return changed",
+            at="self.executor.collective_rpc(unique_reply_rank)",
+            shows=f"{SYMBOL}(kv_output_aggregator)",
+        ),
         Break("0.11.1", "28327", "kv_output_aggregator added"),
         Break("0.28.0", "49585", "ec_output_aggregator added"),
     ),

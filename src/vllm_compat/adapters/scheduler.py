@@ -46,7 +46,14 @@ ADAPTER = argument_adapter(
     broke=(
         Break("0.11.1", "26296", "block_size required, fourth positional"),
         Break("0.20.0", "40860", "hash_block_size inserted before mm_registry"),
-        Break("0.23.0", "", "register_all_kvcache_specs must have run before"),
+        Break(
+            "0.23.0",
+            "",
+            "register_all_kvcache_specs must have run before",
+            kind="behaviour changed",
+            at="Scheduler",
+            shows="vllm.v1.core.single_type_kv_cache_manager:register_all_kvcache_specs",
+        ),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     drop=("block_size",),

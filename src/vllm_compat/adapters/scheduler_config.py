@@ -15,7 +15,13 @@ ADAPTER = argument_adapter(
     broke=(
         Break("0.11.1", "25075, 28733", "is_encoder_decoder accepted"),
         Break("0.12.0", "29859", "is_encoder_decoder required"),
-        Break("0.14.0", "34292", "async_scheduling=None means on where possible"),
+        Break(
+            "0.14.0",
+            "34292",
+            "async_scheduling left out means on where possible",
+            kind="behaviour changed",
+            at="SchedulerConfig",
+        ),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     drop=("is_encoder_decoder",),

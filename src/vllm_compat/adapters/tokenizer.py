@@ -66,7 +66,15 @@ ADAPTER = Adapter(
     symbol=SYMBOL,
     call_site=f"{GENERATOR}:VllmHiddenStatesGenerator.__init__",
     speculators=">=0.3,<0.5",
-    broke=(Break("speculators 0.3.0", "", "never passes trust_remote_code"),),
+    broke=(
+        Break(
+            "speculators 0.3.0",
+            "",
+            "never passes trust_remote_code",
+            kind="fault",
+            at="AutoTokenizer.from_pretrained",
+        ),
+    ),
     removal="speculators passes trust_remote_code on",
     needed=needed,
     patches=patches,

@@ -49,7 +49,15 @@ ADAPTER = Adapter(
     symbol=f"{MODULE}:torch",
     call_site="speculators.config",
     speculators=">=0.3,<0.5",
-    broke=(Break("0.24.0", "", "requires transformers 5: PydanticUndefinedAnnotation 'torch'"),),
+    broke=(
+        Break(
+            "0.24.0",
+            "",
+            "requires transformers 5: PydanticUndefinedAnnotation 'torch'",
+            kind="environment",
+            at="PretrainedConfig",
+        ),
+    ),
     removal="speculators' configs no longer inherit from pydantic and transformers at once",
     needed=needed,
     patches=patches,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from vllm_compat.errors import CaptureError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 
@@ -29,6 +31,13 @@ class Batch(NamedTuple):
     segments: list[Segment]
     input_ids: torch.Tensor
     positions: torch.Tensor
+
+    def rows(self) -> Iterator[tuple[Segment, slice]]:
+        """Each segment and its rows in the step."""
+        end = 0
+        for segment in self.segments:
+            start, end = end, end + segment.rows
+            yield segment, slice(start, end)
 
 
 class BatchReader(Protocol):

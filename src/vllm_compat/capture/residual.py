@@ -26,16 +26,23 @@ if TYPE_CHECKING:
 TOLERANCE = 0.03
 CLEARLY = 4
 
-Combine = Callable[["torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
+Combine = Callable[["torch.Tensor", "torch.Tensor | None", "torch.Tensor | None"], "torch.Tensor"]
+"""``(hidden, residual, out) -> state``: a new tensor, or ``out`` where that is given."""
 
 
-def _sum(hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+def _sum(
+    hidden: torch.Tensor, residual: torch.Tensor | None, out: torch.Tensor | None
+) -> torch.Tensor:
+    import torch
+
     assert residual is not None
-    return hidden + residual
+    return torch.add(hidden, residual, out=out)
 
 
-def _hidden(hidden: torch.Tensor, _residual: torch.Tensor | None) -> torch.Tensor:
-    return hidden.clone()
+def _hidden(
+    hidden: torch.Tensor, _residual: torch.Tensor | None, out: torch.Tensor | None
+) -> torch.Tensor:
+    return hidden.clone() if out is None else out.copy_(hidden)
 
 
 READINGS: dict[str, Combine] = {"hidden + residual": _sum, "hidden": _hidden}
@@ -151,7 +158,7 @@ class Calibration:
             result, _ = split(output)
             errors = {}
             for reading in ["hidden"] if residual is None else list(READINGS):
-                normed, _ = split(module.forward(READINGS[reading](hidden, residual)))
+                normed, _ = split(module.forward(READINGS[reading](hidden, residual, None)))
                 errors[reading] = relative_error(normed, result[: normed.shape[0]])
         except Exception as error:
             self._failure = self._cannot_tell(f"{name} cannot be asked: {error!r}")

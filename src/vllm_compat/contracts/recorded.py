@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from vllm_compat.context import Call, Consumer, Context, Import, Settings
+from vllm_compat.context import Call, Consumer, Context, Import, Place, Settings
 from vllm_compat.contracts import table
 from vllm_compat.contracts.table import Contract
 from vllm_compat.contracts.usage import Use, uses
@@ -68,6 +68,9 @@ class RecordedConsumer(Consumer):
             for name, rows in record["calls"].items()
         }
         self.definitions = frozenset(record["definitions"])
+        self.mentions = {
+            name: [Place(*row) for row in rows] for name, rows in record["mentions"].items()
+        }
         self.takes_first_of_reply = record["takes_first_of_reply"]
         self.uses = tuple(
             Use(how, symbol, module, line, positional, tuple(keywords), open_ended)
@@ -85,6 +88,7 @@ def consumer_record(consumer: Consumer) -> dict[str, Any]:
             for name, calls in consumer.all_calls.items()
         },
         "definitions": sorted(consumer.definitions),
+        "mentions": {name: [list(row) for row in rows] for name, rows in consumer.mentions.items()},
         "takes_first_of_reply": consumer.takes_first_of_reply,
         "uses": [
             [*use[:5], list(use.keywords), use.open_ended]

@@ -1,8 +1,8 @@
 """Make the contract of a vLLM from its sources.
 
 Which symbols go into it is not written down anywhere: it is what the judge asks for, with any
-recorded speculators, over these very sources, and what those speculators and this package's own
-adapters import.
+recorded speculators, over these very sources, what those speculators and this package's own
+adapters import, what speculators reaches through an instance, and what shows a change.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from vllm_compat.discovery import Installed, find
 from vllm_compat.errors import VllmCompatError
 from vllm_compat.judge import judge
 from vllm_compat.probe import Finding, SourceTree
+from vllm_compat.reached import REACHED
 
 if TYPE_CHECKING:
     from vllm_compat.context import Tree
@@ -58,11 +59,14 @@ def symbols_asked(tree: Tree, consumers: Iterable[RecordedConsumer]) -> frozense
 
 @lru_cache(maxsize=1)
 def own_symbols() -> frozenset[str]:
-    """What the adapters themselves import from vLLM, and what they say that they answer for."""
+    """What the adapters themselves import from vLLM, and what they say that they answer for; and
+    the methods that speculators calls on what it imports."""
     root = os.path.dirname(os.path.abspath(vllm_compat.__file__))
     imports = {use.symbol for use in uses(root, "vllm_compat") if use.how == "import"}
     named = {adapter.symbol for adapter in REGISTRY if adapter.symbol.startswith("vllm.")}
-    return frozenset(imports | named)
+    shown = {change.shows.partition("(")[0] for adapter in REGISTRY for change in adapter.broke}
+    reached = {symbol for method in REACHED.values() for symbol in (method.symbol, *method.homes)}
+    return frozenset(imports | named | (shown - {""}) | reached)
 
 
 def record(root: str | os.PathLike[str], origin: str = "") -> Contract:

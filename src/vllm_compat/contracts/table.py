@@ -93,6 +93,16 @@ def decode(table: Table, release: str) -> Contract:
     return Contract(release, origin["origin"], origin["sha256"], findings)
 
 
+def findings(table: Table, symbol: str) -> dict[str, Finding]:
+    """What each release has under one symbol, oldest first; empty where none was recorded."""
+    order = releases(table)
+    return {
+        release: _finding(symbol, run["finding"], run.get("lines", {}).get(release))
+        for run in table["symbols"].get(symbol, ())
+        for release in order[order.index(run["from"]) : order.index(run["to"]) + 1]
+    }
+
+
 def update(table: Table, contract: Contract) -> Table:
     """A table with ``contract`` in it, in place of what it had for that release."""
     others = [decode(table, release) for release in releases(table) if release != contract.release]

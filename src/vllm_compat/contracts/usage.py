@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from vllm_compat.context import dotted
+from vllm_compat.probe.scopes import PARSE_ERRORS
 
 How = Literal["import", "call", "subclass"]
 
@@ -39,38 +40,44 @@ class Use(NamedTuple):
     open_ended: bool = False
 
 
-def uses(root: str, package: str, of: str = "vllm") -> tuple[Use, ...]:
-    """What the package at the folder ``root`` uses of the package ``of``, by module and line.
+class UnreadableFileError(Exception):
+    """A file that cannot be opened, or that this Python cannot parse; says why."""
 
-    Imports inside functions count, those for type checkers alone do not. A file that this Python
-    cannot parse is left out.
+
+def uses(root: str, package: str, of: str = "vllm") -> tuple[Use, ...]:
+    """What the package at ``root`` uses of the package ``of``, by module and line.
+
+    ``root`` is its folder, or the one file that it is. Imports inside functions count, those for
+    type checkers alone do not. A file that this Python cannot parse is left out.
     """
     found: list[Use] = []
-    for module, file in _modules(root, package):
-        with open(file, "rb") as source:
-            text = source.read()
-        if of.encode() not in text:
-            continue
+    for module, file in modules(root, package):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # odd escapes in somebody's strings
-                tree = ast.parse(text)
-        except (SyntaxError, ValueError):
+            tree = parsed(file, of)
+        except UnreadableFileError:
             continue
-        nodes = list(_at_runtime(tree))
-        imports = list(_imports(nodes, module, of))
-        names = {name: use.symbol for name, use in imports}
-        if any("." in name for name in names):
-            names[of] = of  # `import a.b` binds `a`
-        found += [use for _, use in imports]
-        found += _calls(nodes, module, names)
-        found += _subclasses(nodes, module, names)
+        nodes = at_runtime(tree)
+        of_imports = list(imports(nodes, module, of))
+        names = local_names(of_imports, of)
+        found += [use for _, use in of_imports]
+        found += calls(nodes, module, names)
+        found += subclasses(nodes, module, names)
     return tuple(sorted(found))
 
 
-def _modules(root: str, package: str) -> Iterator[tuple[str, str]]:
+def modules(root: str, package: str) -> Iterator[tuple[str, str]]:
+    """The modules of a package, or of the one file ``root``: dotted name and file."""
+    if os.path.isfile(root):
+        yield package, root
+        return
     for folder, folders, files in os.walk(root):
-        folders.sort()
+        # Hidden folders and environments beside the sources are not the package's.
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and not os.path.isfile(os.path.join(folder, name, "pyvenv.cfg"))
+        )
         inside = os.path.relpath(folder, root).split(os.sep)
         parts = [package, *(part for part in inside if part != ".")]
         for file in sorted(files):
@@ -80,18 +87,47 @@ def _modules(root: str, package: str) -> Iterator[tuple[str, str]]:
                 yield ".".join(own), os.path.join(folder, file)
 
 
-def _at_runtime(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under ``if TYPE_CHECKING:``."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and dotted(child.test).endswith("TYPE_CHECKING"):
-            for other in child.orelse:
-                yield from _at_runtime(other)
+def parsed(file: str, of: str = "vllm") -> ast.Module:
+    """The file's syntax tree; an empty one where it does not even mention ``of``.
+
+    Raises:
+        UnreadableFileError: it cannot be opened or parsed.
+    """
+    try:
+        with open(file, "rb") as source:
+            text = source.read()
+        if of.encode() not in text:
+            return ast.Module([], [])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd escapes in somebody's strings
+            return ast.parse(text)
+    except (OSError, *PARSE_ERRORS) as error:
+        raise UnreadableFileError(f"{type(error).__name__}: {error}") from error
+
+
+def at_runtime(root: ast.AST) -> list[ast.AST]:
+    """All nodes but those under ``if TYPE_CHECKING:``, in the order of the source."""
+    found: list[ast.AST] = []
+    left: list[ast.AST] = [root]  # no recursion: sources may be nested deeper than that reaches
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and dotted(node.test).endswith("TYPE_CHECKING"):
+            left += reversed(node.orelse)
         else:
-            yield from _at_runtime(child)
+            found.append(node)
+            left += reversed(list(ast.iter_child_nodes(node)))
+    return found
 
 
-def _imports(nodes: list[ast.AST], module: str, of: str) -> Iterator[tuple[str, Use]]:
+def local_names(of_imports: Iterable[tuple[str, Use]], of: str) -> dict[str, str]:
+    """What each local name that an import binds stands for."""
+    names = {name: use.symbol for name, use in of_imports}
+    if any("." in name for name in names):
+        names[of] = of  # `import a.b` binds `a`
+    return names
+
+
+def imports(nodes: list[ast.AST], module: str, of: str) -> Iterator[tuple[str, Use]]:
     """Each import of ``of``, with the local name that stands for its symbol."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and not node.level:
@@ -106,24 +142,33 @@ def _imports(nodes: list[ast.AST], module: str, of: str) -> Iterator[tuple[str, 
                     yield alias.asname or alias.name, use
 
 
-def _calls(nodes: list[ast.AST], module: str, names: Mapping[str, str]) -> Iterator[Use]:
+def calls(nodes: list[ast.AST], module: str, names: Mapping[str, str]) -> Iterator[Use]:
+    """Each call of what ``names`` stand for."""
     for node in nodes:
-        if isinstance(node, ast.Call) and (symbol := _symbol(node.func, names)):
-            positional = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
-            keywords = tuple(k.arg for k in node.keywords if k.arg is not None)
-            open_ended = len(positional) < len(node.args) or len(keywords) < len(node.keywords)
-            yield Use("call", symbol, module, node.lineno, len(positional), keywords, open_ended)
+        if isinstance(node, ast.Call) and (symbol := symbol_of(node.func, names)):
+            yield call_of(symbol, module, node)
 
 
-def _subclasses(nodes: list[ast.AST], module: str, names: Mapping[str, str]) -> Iterator[Use]:
+def call_of(symbol: str, module: str, node: ast.Call) -> Use:
+    """One call, by the shape of its arguments."""
+    positional = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
+    keywords = tuple(k.arg for k in node.keywords if k.arg is not None)
+    open_ended = len(positional) < len(node.args) or len(keywords) < len(node.keywords)
+    return Use("call", symbol, module, node.lineno, len(positional), keywords, open_ended)
+
+
+def subclasses(nodes: list[ast.AST], module: str, names: Mapping[str, str]) -> Iterator[Use]:
+    """Each class that inherits from what ``names`` stand for."""
     for node in nodes:
         if isinstance(node, ast.ClassDef):
             for base in node.bases:
-                if symbol := _symbol(base, names):
+                # A generic base is spelled `Base[int]`.
+                named = base.value if isinstance(base, ast.Subscript) else base
+                if symbol := symbol_of(named, names):
                     yield Use("subclass", symbol, module, base.lineno)
 
 
-def _symbol(node: ast.expr, names: Mapping[str, str]) -> str:
+def symbol_of(node: ast.expr, names: Mapping[str, str]) -> str:
     """The symbol that a name or dotted name stands for, empty where it is not the package's."""
     spelled = dotted(node)
     start = spelled

@@ -68,6 +68,8 @@ def _written(tree: SourceTree, cls: Definition) -> Signature | None:
     for name in ("__new__", "__init__"):
         target = tree.own_member(cls, name)
         if target is None:
+            if cls.body and cls.body.unread(name):
+                raise _UnknownError(f"{name} of {cls} could not be read")
             continue
         signature = tree.signature(target) if isinstance(target, Definition) else None
         if signature is None:
@@ -171,6 +173,8 @@ def _fields(
         has_fields = _style(tree, cls, ()) == style
         only = style == "pydantic" or _truth(_node(cls).keywords, "kw_only")
     assert cls.body is not None
+    if has_fields and cls.body.unread_fields():
+        raise _UnknownError(f"a field of {cls} could not be read")
     for node in cls.body.fields() if has_fields else ():
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue

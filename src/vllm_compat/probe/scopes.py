@@ -39,6 +39,7 @@ _STARTS: dict[str, re.Pattern[str]] = {}
 _SMALL_FUNCTION = 500
 _SMALL_CLASS = 2500
 _MAX_TRIES = 40
+_FIELDS = ""  # no name: stands for all fields
 
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -106,6 +107,14 @@ class NodeScope:
         """The annotated names and plain assignments."""
         return [node for node in self._body if isinstance(node, ast.AnnAssign | ast.Assign)]
 
+    def unread(self, name: str) -> bool:  # noqa: ARG002 - nothing is, whichever name
+        """Whether statements that could not be read may bind ``name``."""
+        return False
+
+    def unread_fields(self) -> bool:
+        """Whether there are fields that could not be read."""
+        return False
+
     def body_of(self, node: ast.ClassDef) -> Scope:
         return NodeScope(node.body)
 
@@ -128,12 +137,29 @@ class TextScope:
         self._stars: set[int] = set()
         self._bodies: list[tuple[ast.ClassDef, TextScope]] = []
         self._parsed: dict[int, list[ast.stmt]] = {}
+        self._unread: set[str] = set()
 
     def binders(self, name: str) -> list[ast.stmt]:
         """The statements that may bind ``name``, in order; of large ones only the header."""
         self._cut()
-        indexes = sorted({*self._defined.get(name, ()), *self._mentioning(name), *self._stars})
-        return [node for index in indexes for node in self._parse(index)]
+        own = {*self._defined.get(name, ()), *self._mentioning(name)}
+        found: list[ast.stmt] = []
+        for index in sorted(own | self._stars):
+            nodes = self._parse(index)
+            if not nodes and index in own:
+                self._unread.add(name)
+            found += nodes
+        return found
+
+    def unread(self, name: str) -> bool:
+        """Whether statements that could not be read may bind ``name``, in place of the others."""
+        self.binders(name)
+        return name in self._unread
+
+    def unread_fields(self) -> bool:
+        """Whether there are fields that could not be read."""
+        self.fields()
+        return _FIELDS in self._unread
 
     def fields(self) -> list[ast.stmt]:
         """The annotated names and plain assignments."""
@@ -144,7 +170,10 @@ class TextScope:
         try:
             nodes = self._nodes(code)
         except PARSE_ERRORS:
-            nodes = [node for i in indexes for node in self._parse(i)]
+            parsed = [self._parse(index) for index in indexes]
+            if not all(parsed):
+                self._unread.add(_FIELDS)
+            nodes = [node for statements in parsed for node in statements]
         return [node for node in nodes if isinstance(node, ast.AnnAssign | ast.Assign)]
 
     def body_of(self, node: ast.ClassDef) -> Scope:
@@ -236,9 +265,11 @@ class TextScope:
 
     def _parse(self, index: int) -> list[ast.stmt]:
         """The nodes of one statement; none, with a note, if it cannot be read."""
-        if index not in self._parsed and (nodes := self._read(index)):
-            self._parsed[index] = nodes
-        return self._parsed.get(index, [])
+        if index not in self._parsed:
+            self._parsed[index] = self._read(index)
+        elif not self._parsed[index]:
+            self._source.unreadable(self._heads[index])  # each probe has notes of its own
+        return self._parsed[index]
 
     def _read(self, index: int) -> list[ast.stmt]:
         text = self._source.text

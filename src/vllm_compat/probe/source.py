@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 _LAZY = r"""\s*:\s*["']([\w.]*):?(\w*)["']"""
 _START: Trail = frozenset()
+# The most tangled symbol that we ask vLLM for takes 34; a knot of star imports takes any number.
+_MAX_STEPS = 2_000
+
+
+class _TangledError(Exception):
+    """More ways lead to a name than can be followed."""
 
 
 class SourceTree:
@@ -42,6 +48,7 @@ class SourceTree:
         self._modules: dict[str, Module | None] = {}
         self._known: dict[tuple[str, str], Target | None] = {}
         self._findings: dict[str, Finding] = {}
+        self._steps = 0
 
     def probe(self, symbol: str, candidates: Sequence[str] = ()) -> Finding:
         """Find ``symbol`` ("package.module:Qual.name"), else one of the ``candidates``.
@@ -76,6 +83,7 @@ class SourceTree:
         while True:
             self.notes = []
             self._known = {}
+            self._steps = 0
             try:
                 with warnings.catch_warnings():
                     # Odd escapes in the probed source are not our caller's concern.
@@ -85,6 +93,8 @@ class SourceTree:
                 doubt.source.parse_whole()
             except RecursionError:
                 return Finding(symbol, "absent", note="nested or re-exported too deeply")
+            except _TangledError:
+                return Finding(symbol, "absent", note="re-exported or inherited in too many ways")
 
     def _look_up(self, symbol: str) -> Finding:
         module_name, _, qualified = symbol.partition(":")
@@ -117,6 +127,11 @@ class SourceTree:
     def note(self, text: str) -> None:
         if text and text not in self.notes:
             self.notes.append(text)
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise _TangledError
 
     def signature(self, target: Definition) -> Signature | None:
         """How ``target`` is called; None for what is no function or readable class."""
@@ -173,6 +188,7 @@ class SourceTree:
 
     def expression(self, module: Module, node: ast.expr, trail: Trail = _START) -> Target | None:
         """What a name, dotted name or subscripted name at module level stands for."""
+        self._step()
         names: list[str] = []
         while isinstance(node, ast.Attribute | ast.Subscript):
             if isinstance(node, ast.Attribute):
@@ -191,10 +207,15 @@ class SourceTree:
 
     def name_in(self, module: Module, name: str, trail: Trail) -> Target | None:
         """What the attribute ``name`` of a module is after its import, or None."""
+        self._step()
         if (module.name, name) in trail:
             self.note(f"{module.name}:{name} is imported in a circle")
             return None
-        trail = trail | {(module.name, name)}
+        found = self._readable_in(module, name, trail | {(module.name, name)})
+        # Beside a statement that could not be read, the others may not be what holds.
+        return None if module.scope.unread(name) else found
+
+    def _readable_in(self, module: Module, name: str, trail: Trail) -> Target | None:
         bindings = bindings_of(name, module.scope.binders(name))
         at_runtime = [b for b in bindings if b.rank != TYPES_ONLY]
         if sum(not _is_star(b) for b in at_runtime) > 1:
@@ -213,6 +234,7 @@ class SourceTree:
             self.note(f"{module.name} has a __getattr__ which may know {name}")
         elif len(bindings) > len(at_runtime):
             self.note(f"{module.name}:{name} is there for type checkers only")
+        self._note_foreign_stars(module, name, at_runtime)
         submodule = self.module(f"{module.name}.{name}")
         if submodule is not None:
             return Definition("module", submodule)
@@ -224,6 +246,9 @@ class SourceTree:
         """What a class has under ``name``, be it inherited; None if nobody has it."""
         if found := self.own_member(cls, name, trail):
             return found
+        assert cls.body is not None
+        if cls.body.unread(name):
+            return None  # a base's is not what the class has
         if (str(cls), name) in trail:
             self.note(f"{cls} inherits from itself")
             return None
@@ -240,8 +265,11 @@ class SourceTree:
 
     def own_member(self, cls: Definition, name: str, trail: Trail = _START) -> Target | None:
         """What the body of a class itself binds to ``name``."""
+        self._step()
         assert cls.body is not None
         if (key := (str(cls), f".{name}")) in trail:
+            return None
+        if cls.body.unread(name):
             return None
         trail = trail | {key}
         for binding in bindings_of(name, cls.body.binders(name)):
@@ -304,6 +332,13 @@ class SourceTree:
             return self.name_in(origin.module, name, trail)
         return None
 
+    def _note_foreign_stars(self, module: Module, name: str, bindings: list[Binding]) -> None:
+        for binding in filter(_is_star, bindings):
+            assert isinstance(binding.node, ast.ImportFrom)
+            origin = module.absolute(binding.node)
+            if origin.partition(".")[0] != self.package:
+                self.note(f"the star import of {origin} may bring {name}")
+
     def _module_or_external(self, name: str) -> Target | None:
         if name.partition(".")[0] != self.package:
             return External(name)
@@ -317,10 +352,14 @@ class SourceTree:
         """Whether ``from module import *`` brings ``name``, if it is there."""
         names: list[str] = []
         nodes = module.scope.binders("__all__")
-        if not bindings_of("__all__", nodes):
+        bindings = bindings_of("__all__", nodes)
+        if not bindings:
             return not name.startswith("_")
+        if any(binding.alias is not None for binding in bindings):
+            return True  # another module's: anything may be in it
         for node in nodes:
-            if "__all__" in ast.dump(node):
+            # A name of its own: `other.__all__` is not this one.
+            if any(isinstance(n, ast.Name) and n.id == "__all__" for n in ast.walk(node)):
                 names += [
                     child.value
                     for child in ast.walk(node)

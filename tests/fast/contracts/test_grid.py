@@ -72,6 +72,7 @@ ALWAYS = {
     "device-memory",
     "engine-steps",
     "worker-capture",
+    "transport",
     "generate",
 }
 

@@ -1,7 +1,7 @@
 """Sources nobody wrote: the probe answers, soon, and as Python itself would have it.
 
-Modules are made from a small grammar of code that runs, so the oracle is not a second reader but the
-module, executed and looked at.
+Modules are made from a small grammar of code that runs, so the oracle is not a second reader but
+the module, executed and looked at.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from textwrap import indent
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -177,22 +178,16 @@ class Package:
     """Runs modules as ``p.a`` would be, without importing anything of that name."""
 
     def __init__(self, text) -> None:
-        self.other: dict[str, object] = {"__name__": "p.other"}
-        exec(OTHER.decode(), self.other)
+        other = ModuleType("p.other")
+        exec(OTHER.decode(), vars(other))
         self.space: dict[str, object] = {"__name__": "p.a", "__package__": "p"}
         builtins = dict(vars(__import__("builtins")))
         real = builtins["__import__"]
 
         def importing(name, globals=None, locals=None, fromlist=(), level=0):
-            if not level:
-                return real(name, globals, locals, fromlist, level)
-            if name != "other":
+            if level and name != "other":
                 raise ImportError(name)
-            return type(
-                "Other",
-                (),
-                {k: staticmethod(v) if inspect.isfunction(v) else v for k, v in self.other.items()},
-            )
+            return other if level else real(name, globals, locals, fromlist, level)
 
         builtins["__import__"] = importing
         self.space["__builtins__"] = builtins
@@ -242,3 +237,221 @@ def test_the_answer_is_what_running_the_module_gives(tmp_path_factory, text, sym
     package = Package(text)
     for symbol in symbols:
         assert answer(source.probe(f"p.a:{symbol}")) == package.says(symbol), symbol
+
+
+ENCODINGS = {
+    "plain": lambda text: text.encode(),
+    "with a mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "latin": lambda text: b"# coding: latin-1\n# \xe9\n" + text.encode("latin-1"),
+    "windows": lambda text: text.replace("\n", "\r\n").encode(),
+    "old mac": lambda text: text.replace("\n", "\r").encode(),
+}
+
+
+@pytest.mark.parametrize("way", ENCODINGS)
+def test_encodings_and_line_ends_that_python_reads(tmp_path, way) -> None:
+    pad = "\n".join(f"pad_{i} = 1" for i in range(600))
+    text = f"{HEADER}{pad}\ndef f(a,\n      b=1): ...\nclass A:\n    def m(self, x): ...\n"
+    source = tree(tmp_path, a=ENCODINGS[way](text))
+    assert [str(source.probe(f"p.a:{name}").signature) for name in ("f", "A.m", "A")] == [
+        "(a, b=...)",
+        "(x)",
+        "()",
+    ]
+    assert source.probe("p.a:f").line == 605 + 2 * (way == "latin")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "def f(a): ...".encode("utf-16"),
+        "def f(a): ...".encode("utf-32"),
+        b"# coding: utf-8\ndef f(a): ... # \xe9",
+        b"# coding: no-such-codec\ndef f(a): ...",
+        b"def f(a): ...\n# \xff\xfe",
+        b"\0" * 5000,
+        b"\xff" * 5000,
+        b"(" * 5000,
+        b"'" * 5001,
+        b'"""' * 5001,
+        b"\\" * 5001,
+        b"@" * 5001,
+        b"def " * 5001,
+        b"\n" * 50000,
+        b"x = [\n" * 3000,
+        b"class f:\n" * 3000,
+        b"".join(b" " * i + b"class f:\n" for i in range(90)) + b" " * 91 + b"(",
+        b"if x:\n f = (\n" * 2000,
+        b"f = " + b"-" * 20000 + b"1",
+        b"f = " + b"(" * 3000 + b")" * 3000,
+        b"f = " + b"a." * 20000 + b"b",
+        b"from . import f\n" * 2000,
+        b"f = f\n" * 2000,
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+def test_files_that_are_hard_to_read_take_no_time(tmp_path, data) -> None:
+    start = time.perf_counter()
+    finding = tree(tmp_path, a=data).probe("p.a:f")
+    assert time.perf_counter() - start < SECONDS
+    assert finding.status in ("found", "absent")
+    assert Finding.from_dict(finding.to_dict()) == finding
+
+
+@SETTINGS
+@given(
+    st.builds(
+        lambda text, way, part, garbage: (data := way(text))[: int(len(data) * part)] + garbage,
+        MODULES,
+        st.sampled_from(list(ENCODINGS.values())),
+        st.floats(0, 1),
+        st.binary(max_size=3),
+    ),
+    SYMBOLS,
+)
+def test_a_file_cut_anywhere_gives_an_answer(tmp_path_factory, data, symbol) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    start = time.perf_counter()
+    finding = tree(folder, a=data, other=OTHER).probe(f"p.a:{symbol}")
+    assert time.perf_counter() - start < SECONDS
+    assert finding.status in ("found", "absent")
+    assert finding.kind is None or finding.location
+    # Where the file can be parsed as a whole, that is the answer.
+    whole = SourceTree(folder / "p", "p")
+    whole.module("p.a").source.parse_whole()
+    try:
+        compile(data, "a.py", "exec")
+    except (SyntaxError, ValueError):
+        return
+    assert answer(whole.probe(f"p.a:{symbol}")) == answer(finding)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 50, 600])
+@pytest.mark.parametrize("text", ["from .{} import f", "from .{} import *", "import p.{} as f"])
+def test_circles_of_any_length(tmp_path, length, text) -> None:
+    files = {f"a{i}": text.format(f"a{(i + 1) % length}").encode() for i in range(length)}
+    start = time.perf_counter()
+    finding = tree(tmp_path, **files).probe("p.a0:f.f.f" if "import p." in text else "p.a0:f")
+    assert time.perf_counter() - start < SECONDS
+    if "import p." in text:
+        assert (finding.status, finding.kind) == ("found", "module")
+    else:
+        assert finding.status == "absent"
+        assert finding.note in (
+            "p.a0:f is imported in a circle",
+            "nested or re-exported too deeply",
+        )
+
+
+@pytest.mark.parametrize("length", [1, 2, 50])
+def test_chains_are_followed_to_their_end(tmp_path, length) -> None:
+    files = {f"a{i}": f"from .a{i + 1} import f".encode() for i in range(length)}
+    files[f"a{length}"] = b"def f(a): ..."
+    finding = tree(tmp_path, **files).probe("p.a0:f")
+    assert (str(finding.signature), finding.location) == ("(a)", f"p.a{length}:f")
+
+
+KNOTS = {
+    "stars": {
+        f"a{i}": "\n".join(f"from .a{j} import *" for j in range(12) if j != i) for i in range(12)
+    },
+    "attempts": {
+        f"a{i}": "\n".join(
+            f"try:\n    from .a{j} import f\nexcept ImportError: ..." for j in range(12) if j != i
+        )
+        for i in range(12)
+    },
+    "layers": {
+        "a0": "from .l30 import *\nfrom .r30 import *",
+        **{
+            f"{side}{i}": f"from .l{i - 1} import *\nfrom .r{i - 1} import *"
+            for i in range(1, 31)
+            for side in "lr"
+        },
+        "l0": "",
+        "r0": "",
+    },
+    "bases": {
+        "a0": "\n".join(
+            [
+                "class L0: ...\nclass R0: ...",
+                *(f"class {s}{i}(L{i - 1}, R{i - 1}): ..." for i in range(1, 31) for s in "LR"),
+                "class f(L30, R30): ...",
+            ]
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("knot", KNOTS)
+@pytest.mark.parametrize("symbol", ["p.a0:f", "p.a0:f.g"])
+def test_knots_are_not_followed_for_ever(tmp_path, knot, symbol) -> None:
+    source = tree(tmp_path, **{name: text.encode() for name, text in KNOTS[knot].items()})
+    start = time.perf_counter()
+    finding = source.probe(symbol)
+    assert time.perf_counter() - start < SECONDS
+    assert finding.status == "absent"
+    assert finding.note == "re-exported or inherited in too many ways"
+
+
+@pytest.mark.parametrize("depth", [1, 10, 90])
+def test_classes_in_classes(tmp_path, depth) -> None:
+    lines = [f"{' ' * i}class C:" for i in range(depth)]
+    text = "\n".join([*lines, f"{' ' * depth}def f(self, deep): ...", "def f(shallow): ..."])
+    source = tree(tmp_path, a=text.encode())
+    assert str(source.probe(f"p.a:{'C.' * depth}f").signature) == "(deep)"
+    assert source.probe(f"p.a:{'C.' * (depth + 1)}f").status == "absent"
+    assert str(source.probe("p.a:f").signature) == "(shallow)"
+
+
+# --- What was found so, by this and by judging made-up vLLMs --------------------------------------
+
+
+def test_what_cannot_be_read_is_not_answered_by_what_stands_behind_it(tmp_path) -> None:
+    text = """class Base:
+    def __init__(self, wrong): ...
+    def m(self, wrong): ...
+class A(Base):
+    def __init__[T!](self, x): ...
+    def m[T!](self, x): ...
+    def n(self, right): ...
+def f(wrong): ...
+def f[T!](x): ...
+from dataclasses import dataclass
+@dataclass
+class D:
+    a: int
+    b: int = 1 2
+"""
+    source = tree(tmp_path, a=text.encode())
+    findings = {name: source.probe(f"p.a:{name}") for name in ("A", "A.m", "A.n", "f", "D")}
+    assert {name: (f.status, str(f.signature)) for name, f in findings.items()} == {
+        "A": ("found", "None"),
+        "A.m": ("absent", "None"),
+        "A.n": ("found", "(right)"),
+        "f": ("absent", "None"),
+        "D": ("found", "None"),
+    }
+    assert findings["A"].note == (
+        "p.a: could not be read: the statement at line 5;"
+        " constructor unknown: __init__ of p.a:A could not be read"
+    )
+    assert findings["f"].note == "p.a: could not be read: the statement at line 9"
+    assert source.probe("p.a:A.m").note == findings["A.m"].note
+
+
+def test_a_star_from_outside_may_bring_what_is_not_found(tmp_path) -> None:
+    source = tree(tmp_path, a=b"from torch import *\ndef f(a): ...")
+    assert source.probe("p.a:g") == Finding(
+        "p.a:g", "absent", note="the star import of torch may bring g"
+    )
+    assert source.probe("p.a:f").note == ""
+
+
+def test_a_list_of_names_that_is_imported_may_name_anything(tmp_path) -> None:
+    files = {
+        "a": b"from .b import *",
+        "b": b"from .c import __all__\ndef f(a): ...\nother.__all__",
+        "c": b"__all__ = ['f']",
+    }
+    assert str(tree(tmp_path, **files).probe("p.a:f").signature) == "(a)"

@@ -17,7 +17,7 @@ from vllm_compat.extraction.samples import Shard
 from vllm_compat.extraction.target import Target
 from vllm_compat.extraction.verify import verify
 
-COUNT, KILLS, BATCH = 240, 20, 4
+COUNT, KILLS, BATCH = 1200, 20, 4
 SHARD = Shard()
 
 
@@ -48,17 +48,22 @@ def recorded(folder):
 def test_killed_at_random_moments(tmp_path, file_format):
     moments = random.Random(file_format)
     fork = multiprocessing.get_context("fork")  # torch is loaded already: a start takes no time
-    progress = []
-    while len(progress) < KILLS:
+    progress = [0]
+    for number in range(KILLS):
         process = fork.Process(target=extract, args=(tmp_path, file_format))
         process.start()
-        time.sleep(moments.uniform(0.02, 0.12))
+        # Every other one at any moment of the start, the rest at any moment of the work.
+        deadline = time.monotonic() + 30
+        while number % 2 and len(recorded(tmp_path)) == progress[-1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.03))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL, "raise COUNT: it was through before the kill"
         progress.append(len(recorded(tmp_path)))
     assert progress == sorted(progress), "a resume lost what was recorded"
-    assert len(set(progress)) > KILLS // 2, "the kills came before any work"
+    assert len(set(progress)) > KILLS // 2
 
     extract(tmp_path, file_format)
     assert collections.Counter(recorded(tmp_path)) == dict.fromkeys(range(COUNT), 1)

@@ -53,8 +53,7 @@ def test_a_line_is_what_it_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [ENTRIES[0], ENTRIES[3], refused(sample(2), "why"), refused(Sample(5, [1], None, 4), "")],
+    "entry", [*ENTRIES, refused(sample(2), "why"), refused(Sample(5, [1], cut_from=4), "")]
 )
 def test_the_fast_way_to_read_a_line_reads_the_same(entry):
     assert numbers_of(to_line(entry)) == (

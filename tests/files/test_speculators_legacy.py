@@ -2,6 +2,7 @@
 
 import json
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tests.files.making import header, sample, states, write
 from vllm_compat.extraction.target import Target
 
 SAMPLES = [sample(index, 3 + index) for index in range(5)]
-KNOWS_LENGTHS = "sample_lengths.json" in open(theirs.__file__).read()
+KNOWS_LENGTHS = "sample_lengths.json" in Path(theirs.__file__).read_text()
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def folder(tmp_path):
 
 
 def as_their_script_writes_it(folder):
-    """The same samples, each layer a tensor of its own, saved as their offline script saves them."""
+    """The same samples, each layer a tensor of its own, as their offline script saves them."""
     folder.mkdir()
     for each in SAMPLES:
         content = {

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -49,10 +50,8 @@ def test_holes_and_truncated_files_are_not_done(tmp_path):
     (tmp_path / "hs_4.safetensors").symlink_to(tmp_path / "nowhere")
     indices, done = found(tmp_path)
     assert indices == [0, 2, 5]
-    assert done.notes == [
-        "recorded, but gone or of another size: "
-        "hs_1.safetensors, hs_3.safetensors, hs_4.safetensors"
-    ]
+    gone = "hs_1.safetensors, hs_3.safetensors, hs_4.safetensors"
+    assert done.notes == [f"recorded, but gone or of another size: {gone}"]
 
 
 def test_a_file_that_no_manifest_records_is_not_done(tmp_path):
@@ -159,7 +158,10 @@ def test_other_versions_are_recorded_and_no_hindrance(tmp_path):
 
 def test_files_of_unknown_origin_are_refused(tmp_path):
     (tmp_path / "hs_3.safetensors").write_bytes(b"")
-    with Target(tmp_path) as target, pytest.raises(TargetError, match="1 files such as hs_3"):
+    with (
+        Target(tmp_path) as target,
+        pytest.raises(TargetError, match="found: 1 files of samples, and no run"),
+    ):
         target.resume(header())
 
 
@@ -206,7 +208,7 @@ def test_a_second_run_is_refused_with_the_firsts_pid(tmp_path):
     with pytest.raises(TargetLockedError, match=f"found: process {first.pid} on"):
         Target(tmp_path)
     with pytest.raises(TargetLockedError, match=f"found: process {first.pid} on"):
-        Target(tmp_path, shard=Shard(1, 2))  # its samples are all the first's as well
+        found(tmp_path, shard=Shard(1, 2))  # its samples are all the first's as well
     first.kill()
     first.wait()
     Target(tmp_path).close()
@@ -219,21 +221,22 @@ def test_a_child_that_outlives_a_killed_run_keeps_the_next_one_out(tmp_path):
     with pytest.raises(TargetLockedError, match="which is gone; a process it started still holds"):
         Target(tmp_path)
     os.killpg(first.pid, signal.SIGKILL)
-    for _ in range(50):
-        try:
+    deadline = time.monotonic() + 10
+    while True:
+        with suppress(TargetLockedError):
             return Target(tmp_path).close()
-        except TargetLockedError:
-            time.sleep(0.1)
-    raise AssertionError("the lock outlived every process")
+        assert time.monotonic() < deadline, "the lock outlived every process"
 
 
 def test_shards_do_not_lock_each_other_out(tmp_path):
-    with Target(tmp_path, shard=Shard(0, 2)), Target(tmp_path, shard=Shard(1, 2)):
+    with Target(tmp_path, shard=Shard(0, 2)) as one, Target(tmp_path, shard=Shard(1, 2)) as other:
+        one.resume(header())
+        other.resume(header())
         with pytest.raises(TargetLockedError):
             Target(tmp_path, shard=Shard(1, 2))
         with pytest.raises(TargetLockedError):
-            Target(tmp_path, shard=Shard(1, 3))
-    Target(tmp_path, shard=Shard(1, 3)).close()
+            found(tmp_path, shard=Shard(1, 3))
+    assert found(tmp_path, shard=Shard(1, 3))[0] == []
 
 
 # -- disks --------------------------------------------------------------------------------------

@@ -15,10 +15,13 @@ from vllm_compat.extraction.verify import verify
 BOTH = pytest.mark.parametrize("file_format", FORMATS)
 
 
-def folder_of(folder, file_format, entries=None, **changes):
+def folder_of(folder, file_format, samples=None, rows=None, others=()):
+    """A finished folder of samples, and of entries that have no file."""
     with Target(folder) as target:
-        target.resume(header(file_format, **changes))
-        target.record(entries or [write(folder, sample(i), file_format) for i in range(6)])
+        target.resume(header(file_format))
+        for each in samples or map(sample, range(6)):
+            target.record([write(folder, each, file_format, rows)])
+        target.record(others)
         target.finish()
     return folder
 
@@ -57,15 +60,9 @@ def test_any_flipped_bit_is_found(tmp_path, file_format):
 @BOTH
 def test_gone_truncated_missing_bad_and_unexpected(tmp_path, file_format):
     name = get_format(file_format).file_name
-    entries = [write(tmp_path, sample(i), file_format) for i in (0, 1, 2, 5)]
-    folder_of_foreign = entries + [refused(sample(4), "preempted for ever")]
-    for path in list(tmp_path.iterdir()):
-        path.rename(tmp_path.parent / path.name)  # the target takes no files it did not record
-    with Target(tmp_path) as target:
-        target.resume(header(file_format))
-        for entry in entries:
-            (tmp_path.parent / entry.file).rename(tmp_path / entry.file)
-        target.record(folder_of_foreign)
+    bad = refused(sample(4), "preempted for ever")
+    folder_of(tmp_path, file_format, map(sample, (0, 1, 2, 5)), others=[bad])
+    size = (tmp_path / name(1)).stat().st_size
     (tmp_path / name(0)).unlink()
     os.truncate(tmp_path / name(1), 20)
     (tmp_path / name(8)).write_bytes(b"")
@@ -84,7 +81,7 @@ def test_gone_truncated_missing_bad_and_unexpected(tmp_path, file_format):
             ("sample 7", "not recorded in any manifest"),
             ("sample 4", "recorded as bad: preempted for ever"),
             (name(0), "the file is gone"),
-            (name(1), f"20 bytes instead of {entries[1].bytes}"),
+            (name(1), f"20 bytes instead of {size}"),
         ]
     )
     assert f"{name(0)}: the file is gone" in str(report)
@@ -95,15 +92,8 @@ def test_gone_truncated_missing_bad_and_unexpected(tmp_path, file_format):
 def test_a_value_that_is_not_finite_is_located(tmp_path, file_format, value):
     rows = states(sample(0, 700))
     rows[612, 2, 17] = float(value)
-    entry = write(tmp_path.parent, sample(0, 700), file_format, rows)
-    os.rename(tmp_path.parent / entry.file, tmp_path / "kept")
-    with Target(tmp_path) as target:
-        target.resume(header(file_format))
-        os.rename(tmp_path / "kept", tmp_path / entry.file)
-        target.record([entry])
-        target.finish()
-    report = verify(tmp_path)
-    assert report.problems == [(entry.file, "a value that is not finite, layer 5, token 612")]
+    [(_, text)] = verify(folder_of(tmp_path, file_format, [sample(0, 700)], rows)).problems
+    assert text == "a value that is not finite, layer 5, token 612"
 
 
 @pytest.mark.parametrize(
@@ -115,11 +105,7 @@ def test_a_value_that_is_not_finite_is_located(tmp_path, file_format, value):
 )
 @BOTH
 def test_files_that_are_whole_but_not_the_runs(tmp_path, file_format, each, rows, says):
-    with Target(tmp_path) as target:
-        target.resume(header(file_format))
-        target.record([write(tmp_path, each, file_format, rows)])
-        target.finish()
-    [(_, text)] = verify(tmp_path).problems
+    [(_, text)] = verify(folder_of(tmp_path, file_format, [each], rows)).problems
     assert text.startswith(says)
 
 
@@ -152,11 +138,8 @@ def test_only_so_many_problems_are_named(tmp_path):
 
 
 def test_cut_samples_are_counted(tmp_path):
-    cut = Sample(0, [1, 2], None, cut_from=9)
-    with Target(tmp_path) as target:
-        target.resume(header())
-        target.record([write(tmp_path, cut, rows=states(sample(0, 2)))])
-    assert verify(tmp_path).cut == 1
+    cut = Sample(0, [1, 2], [0, 1], cut_from=9)
+    assert verify(folder_of(tmp_path, "native", [cut, sample(1)])).cut == 1
 
 
 def test_nothing_to_verify(tmp_path):

@@ -15,6 +15,7 @@ from vllm_compat.discovery import find_speculators, find_vllm
 from vllm_compat.session import active_adapters
 
 from .reference import BOUND
+from .support import left_out
 
 
 class Recorder:
@@ -68,6 +69,7 @@ class Recorder:
                 for case in self._cases
                 if "test_every_layer[" in case
             ),
+            "left_out": left_out(),
             "worst_error": float(f"{self._worst:.2g}"),
             "bound": BOUND,
         }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from vllm_compat.discovery import find_speculators, find_vllm
 
 from .engines import Engines, prompts, runs_v2
+from .support import attends_in_latent_space, left_out
 
 FAMILIES = [
     "llama",
@@ -32,22 +31,7 @@ if (
     MORE = []
 
 
-# Kimi-K2.5 came with 0.15.0.
-_REGISTRY = Path(find_vllm().root) / "model_executor" / "models" / "registry.py"
-if "KimiK25ForConditionalGeneration" not in _REGISTRY.read_text():
-    FAMILIES.remove("kimi_k25")
-
-
-def attends_in_latent_space() -> bool:
-    """Whether this vLLM has multi-head latent attention on a CPU.
-
-    Without it, DeepSeek's family runs with keys and values written out: the same states.
-    """
-    platform = Path(find_vllm().root) / "platforms" / "cpu.py"
-    return "MLA is not supported on CPU" not in platform.read_text()
-
-
-@pytest.mark.parametrize("family", FAMILIES + MORE)
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *MORE} - set(left_out())))
 def test_every_layer(engines: Engines, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not attends_in_latent_space():
         monkeypatch.setenv("VLLM_MLA_DISABLE", "1")

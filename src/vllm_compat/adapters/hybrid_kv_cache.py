@@ -1,4 +1,4 @@
-"""``unify_hybrid_kv_cache_specs``: models with sliding-window and full attention (Gemma 3, EXAONE 4).
+"""``unify_hybrid_kv_cache_specs``: models with windowed and full attention (Gemma 3, EXAONE 4).
 
 The function rewrites the specs of sliding-window layers as full-attention specs. From 0.24.0 on the
 specs carry ``indexes_kv_by_block_stride``, which it does not copy: its own check then finds the

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser, with all subcommands."""
-    from vllm_compat.cli import check, diff, record
+    from vllm_compat.cli import check, diff, extract, record, verify
 
     whole = argparse.ArgumentParser(
         PROGRAM,
@@ -56,6 +56,6 @@ def parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"{PROGRAM} {vllm_compat.__version__}"
     )
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (check, diff, record):
+    for command in (check, diff, record, extract, verify):
         command.add(commands)
     return whole

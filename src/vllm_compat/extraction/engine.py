@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -258,11 +259,7 @@ def _end(processes: set[Any]) -> None:
     """End processes that are still there, and wait until they are gone."""
     import psutil
 
-    alive = []
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
-            alive.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(alive, timeout=30)
+    psutil.wait_procs(processes, timeout=30)

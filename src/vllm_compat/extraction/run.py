@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,11 @@ from vllm_compat.extraction.target import Done, Target
 from vllm_compat.extraction.worker import WorkerSettings
 
 POLL_SECONDS = 0.5
+SAVE_SECONDS = 30.0
 # Left free on the target's file system: for the manifest and the side files.
 RESERVE_BYTES = 64 << 20
+# So many refused samples are named; the manifest has them all.
+NOTES = 20
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Progress:
     """How far a run is.
 
     Attributes:
+        total: samples of the source in this run's shard; None where the source does not say.
         kept: samples that earlier runs had finished.
         done: samples of this run that are on disk and recorded.
         bad: samples refused in this run.
@@ -81,6 +86,7 @@ class Progress:
         notes: what is worth saying.
     """
 
+    total: int | None = None
     kept: int = 0
     done: int = 0
     bad: int = 0
@@ -176,25 +182,39 @@ class _Run:
         with self._start() as engine:
             self._check_states(engine)
             started = time.monotonic()
-            polled = started
-            upcoming: Sample | None = first
-            while upcoming is not None or engine.busy:
-                while upcoming is not None and engine.wants_more:
-                    self._waiting[upcoming.index] = upcoming
-                    engine.add(upcoming)
-                    upcoming = next(todo, None)
-                if engine.busy:
-                    engine.step()
-                now = time.monotonic()
-                if now - polled >= POLL_SECONDS:
-                    polled = now
-                    self._progress.seconds = now - started
-                    self._take(engine.poll())
+            try:
+                self._work(engine, first, todo, started)
+            except BaseException:
+                self._save(engine)
+                raise
             self._take(engine.finish(self._options.stall_timeout), last=True)
             self._progress.seconds = time.monotonic() - started
         self._target.finish()
         self._report(self._progress)
         return self._progress
+
+    def _work(self, engine: Engine, first: Sample, todo: Iterator[Sample], started: float) -> None:
+        polled = started
+        upcoming: Sample | None = first
+        while upcoming is not None or engine.busy:
+            while upcoming is not None and engine.wants_more:
+                self._waiting[upcoming.index] = upcoming
+                engine.add(upcoming)
+                upcoming = next(todo, None)
+            if engine.busy:
+                engine.step()
+            now = time.monotonic()
+            if now - polled >= POLL_SECONDS:
+                polled = now
+                self._progress.seconds = now - started
+                self._take(engine.poll())
+
+    def _save(self, engine: Engine) -> None:
+        """The run ends early: record what is finished, if that can still be asked for."""
+        with suppress(Exception):
+            outcomes = engine.finish(SAVE_SECONDS)["outcomes"]
+            pairs = [(self._waiting[each["index"]], record_of(each)) for each in outcomes]
+            self._target.record([written(sample, record) for sample, record in pairs if record])
 
     def _start(self) -> Engine:
         options = self._options
@@ -280,7 +300,8 @@ class _Run:
     def _refuse(self, sample: Sample, reason: str) -> None:
         self._target.record([refused(sample, reason)])
         self._progress.bad += 1
-        self._progress.notes.append(f"sample {sample.index}: {reason}")
+        if len(self._progress.notes) < NOTES:
+            self._progress.notes.append(f"sample {sample.index}: {reason}")
         if self._options.on_bad_sample == "stop":
             raise SampleError(
                 f"sample {sample.index} was refused",

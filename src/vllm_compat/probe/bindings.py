@@ -16,7 +16,7 @@ class Binding:
     """One statement which binds the name.
 
     ``alias`` is the imported name of an import, ``value`` the right side of an assignment to
-    the name itself. ``rank`` is RUNS, HANDLES (in an except clause) or TYPES_ONLY.
+    the name itself. ``rank`` is RUNS, HANDLES (in an except clause only) or TYPES_ONLY.
     """
 
     __slots__ = ("alias", "node", "rank", "value")
@@ -113,15 +113,31 @@ def _in_compound(name: str, node: ast.stmt, rank: int) -> Iterator[Binding]:
         targets = [item.optional_vars for item in node.items]
     if any(target is not None and _binds(target, name) for target in targets):
         yield Binding(node, rank)
+    if handlers := getattr(node, "handlers", ()):
+        yield from _in_handlers(name, handlers, node, rank)
     # try, with, for, while and match keep their statements under these names.
-    for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+    for part in ("body", "cases", "orelse", "finalbody"):
         for child in getattr(node, part, ()):
-            if isinstance(child, ast.ExceptHandler):
-                yield from _all(name, child.body, max(rank, HANDLES))
-            elif isinstance(child, ast.match_case):
+            if isinstance(child, ast.match_case):
                 yield from _all(name, child.body, rank)
             else:
                 yield from _all(name, [child], rank)
+
+
+def _in_handlers(
+    name: str, handlers: Iterable[ast.ExceptHandler], node: ast.stmt, rank: int
+) -> Iterator[Binding]:
+    """What stands in where the body of a `try` does not bind the name after all.
+
+    That comes right behind the body's own, before anything further up. Where the body has nothing
+    to do with the name, it comes behind everything that runs.
+    """
+    instead = any(True for _ in _all(name, getattr(node, "body", ()), rank))
+    for handler in handlers:
+        for binding in _all(name, handler.body, max(rank, HANDLES)):
+            if instead and not isinstance(binding.node, ast.Delete):
+                binding.rank = rank
+            yield binding
 
 
 def _branch_ranks(test: ast.expr, rank: int) -> tuple[int | None, int | None]:

@@ -39,6 +39,7 @@ _STARTS: dict[str, re.Pattern[str]] = {}
 _SMALL_FUNCTION = 500
 _SMALL_CLASS = 2500
 _MAX_TRIES = 40
+_MAX_FAILURES = 1000  # in one file, which then is no Python in more than a place or two
 _FIELDS = ""  # no name: stands for all fields
 
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -61,6 +62,7 @@ class Source:
         self.text = f"\n{_decode(data)}\n"
         self._note = note
         self.scope: Scope = TextScope(self, 0, len(self.text), "")
+        self.failures = 0
         self._parsed = False
         self._strings: list[tuple[int, int]] | None = None
 
@@ -282,11 +284,12 @@ class TextScope:
         if end - head > limit and (nodes := self._parse_header(start, head, end)):
             return nodes
         # A definition ends where the next statement starts, other text may have been cut early.
-        for last in range(index, min(index + (1 if kind else _MAX_TRIES), len(self._starts))):
+        tries = 1 if kind or self._source.failures > _MAX_FAILURES else _MAX_TRIES
+        for last in range(index, min(index + tries, len(self._starts))):
             try:
                 return self._nodes(text[start : self._end_of(last)], start)
             except PARSE_ERRORS:  # noqa: PERF203 - each attempt may fail
-                continue
+                self._source.failures += 1
         if kind and (nodes := self._parse_header(start, head, end)):
             return nodes
         self._source.unreadable(head)

@@ -266,12 +266,11 @@ def run_engine(args: argparse.Namespace, model: Path) -> dict[str, Any]:
         progress,
     )
     sweeper.stop()
-    # The last mark is the end: everything drained to files and recorded.
-    (start, first), (end, last) = marks[0], marks[-1]
-    steady = marks[-2] if len(marks) > 2 else marks[-1]
+    # The last but one is the end: everything is in files and recorded. The last one comes when
+    # vLLM has shut down.
+    (start, first), (end, last) = marks[0], marks[-2]
     return {
         "tokens_per_s": (last - first) / (end - start),
-        "steady": (steady[1] - first) / (steady[0] - start),
         "seconds": end - start,
         "samples": done.done,
         "bad": done.bad,

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 HEADER = 4096
-CHUNK = 256 << 20
+# The least that is mapped and locked at once, and what a tensor may keep from being used again.
+CHUNK = 64 << 20
 ALIGNMENT = 64
 _FREE, _LENT = b"\0", b"\1"
 
@@ -149,7 +150,8 @@ class Reader:
         self._mapped: dict[tuple[int, int], tuple[mmap.mmap, list[int]]] = {}
 
     def open(self, shared: SharedTensor) -> torch.Tensor:
-        """The tensor itself, over the worker's memory, which stays lent as long as it lives.
+        """The tensor itself, over the worker's memory, which stays lent as long as it lives, or
+        what was made of it.
 
         Its storage is its own, not the chunk's: saving it saves no more than itself.
 
@@ -169,7 +171,12 @@ class Reader:
         array = numpy.frombuffer(memory, numpy.uint8, count * dtype.itemsize, shared.offset)
         lent[0] += 1
         weakref.finalize(array, _return, memory, lent)
-        return torch.from_numpy(array).view(dtype).view(shared.shape)
+        tensor = torch.from_numpy(array).view(dtype).view(shared.shape)
+        # speculators clones every tensor it is sent, which takes as long as the prefill. This one
+        # is nobody else's already: its clone is itself. (A part of it is copied as ever.)
+        sent = tensor.detach()
+        sent.clone = lambda: tensor
+        return sent
 
     def _chunk(self, shared: SharedTensor) -> tuple[mmap.mmap, list[int]]:
         key = shared.pid, shared.serial

@@ -175,6 +175,29 @@ def ablation(session: nox.Session) -> None:
 
 
 @nox.session
+@nox.parametrize("vllm", [PINNED, "0.20.2", NEWEST])
+def extraction(session: nox.Session, vllm: str) -> None:
+    """What lands on disk, with real engines and speculators' own loaders."""
+    install_lane(session, vllm, "0.4.0.1")
+    session.install(*dependency_group("test"))
+    session.run(
+        "pytest",
+        "tests/files",
+        "tests/extraction",
+        "--durations=8",
+        *session.posargs,
+        env={**RUNNERS["v1"], "VLLM_CACHE_ROOT": cache(session, vllm)},
+    )
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Write compat_matrix.yaml and the README's table; ``-- --check`` only compares."""
+    session.install(*dependency_group("test"), "-e", ".")
+    session.run("python", "-m", "vllm_compat.matrix", *session.posargs)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """The main job on real texts: prepare, extract, compare, print."""
     install_lane(session, NEWEST, "0.4.0.1")

@@ -342,12 +342,20 @@ def run_all(args: argparse.Namespace) -> None:
             command += ["--seconds", str(seconds)]
             command += ["--batch", str(8 if generator else args.batch)]
             # The generator by itself knows model runner V1 only.
-            v1 = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if way == "legacy" else {}
+            by_hand = {}
+            if way == "legacy":
+                path = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
+                by_hand = {"VLLM_USE_V2_MODEL_RUNNER": "0", "PYTHONPATH": path}
+                # A name that transformers 5 took away, for every process that misses it.
+                (Path(folder) / "sitecustomize.py").write_text(
+                    "import builtins, torch\nbuiltins.torch = torch\n"
+                )
             started = time.monotonic()
             log = Path(args.logs) / f"{args.shape}-{way}.log"
             with log.open("w") as output:
+                environment = {**os.environ, **by_hand}
                 code = subprocess.run(
-                    command, env={**os.environ, **v1}, stdout=output, stderr=output, check=False
+                    command, env=environment, stdout=output, stderr=output, check=False
                 ).returncode
             whole = time.monotonic() - started
             if code or not result.exists():

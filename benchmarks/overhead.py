@@ -1,8 +1,10 @@
-"""What vllm-compat costs: starting a process with it, and calling through one of its wrappers.
+"""What vllm-compat costs: starting a process with it, calling through one of its wrappers, and
+the command `vllm-compat check`, against importing vLLM.
 
     python benchmarks/overhead.py [--json]
 
-Needs vLLM, speculators and vllm-compat installed; imports neither of the first two.
+Needs vLLM, speculators and vllm-compat installed; imports neither of the first two, but for the
+one comparison.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ print(json.dumps({"vllm": report.vllm, "speculators": report.speculators, "loade
 """
 WARM_UP, PAIRS = 5, 30
 ROUNDS, CALLS = 40, 50_000
-START_GOAL_MS, CALL_GOAL_NS = 60, 2000
+START_GOAL_MS, CALL_GOAL_NS, CHECK_GOAL_MS = 60, 2000, 500
+CHECK_PAIRS = 5
 
 
 def measure_start() -> dict[str, Any]:
@@ -59,6 +62,30 @@ def measure_start() -> dict[str, Any]:
         more = [after - before for before, after in zip(bare, applied, strict=True)]
         result[kind] = {"bare": spread(bare), "apply": spread(applied), "more": spread(more)}
     return result
+
+
+def measure_check() -> dict[str, float]:
+    """Milliseconds by the clock of `vllm-compat check`, and of importing vLLM, over a bare one.
+
+    In turns in one run, as the ratio of the two is what can be compared between machines.
+    """
+    times: dict[str, list[float]] = {"bare": [], "check": [], "import vllm": []}
+    commands = {
+        "bare": ["-c", BARE],
+        "check": ["-m", "vllm_compat", "check"],
+        "import vllm": ["-c", "import vllm.engine.arg_utils, vllm.entrypoints.llm"],
+    }
+    for name in ("check", "import vllm"):  # warm the file cache
+        subprocess.run([sys.executable, *commands[name]], capture_output=True, check=False)
+    for number in range(CHECK_PAIRS):
+        for name, command in commands.items():
+            if name == "import vllm" and number > 0:
+                continue  # half a minute each
+            started = time.perf_counter()
+            subprocess.run([sys.executable, *command], capture_output=True, check=True)
+            times[name].append((time.perf_counter() - started) * 1e3)
+    bare = median(times["bare"])
+    return {name: median(values) - bare for name, values in times.items() if name != "bare"}
 
 
 def run_process(code: str, environment: dict[str, str]) -> tuple[float, float]:
@@ -143,6 +170,14 @@ def show(result: dict[str, Any]) -> None:
     more = result["start_ms"]["clock"]["more"]["median"]
     print(f"goal: less than {START_GOAL_MS} more: {'met' if more < START_GOAL_MS else 'MISSED'}")
 
+    check = result["check_ms"]
+    print(f"\n{'more than a bare process, ms':<28}")
+    for name, value in check.items():
+        print(f"{name:<28}{value:>9.0f}")
+    print(f"ratio {check['check'] / check['import vllm']:.4f}")
+    verdict = "met" if check["check"] < CHECK_GOAL_MS else "MISSED"
+    print(f"goal: less than {CHECK_GOAL_MS} more: {verdict}")
+
     call = result["call_ns"]
     print(f"\n{f'call, ns (best of {ROUNDS})':<28}{'time':>9}{'more':>9}")
     for name, nanoseconds in call.items():
@@ -163,7 +198,12 @@ def main() -> None:
         "wrapt": version("wrapt"),
         "cores": str(os.cpu_count()),
     }
-    result = {"versions": versions, "start_ms": measure_start(), "call_ns": measure_call()}
+    result = {
+        "versions": versions,
+        "start_ms": measure_start(),
+        "check_ms": measure_check(),
+        "call_ns": measure_call(),
+    }
     if as_json:
         print(json.dumps(result, indent=2))
     else:

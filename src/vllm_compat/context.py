@@ -9,6 +9,7 @@ from functools import cached_property
 from vllm_compat.discovery import Installed
 from vllm_compat.named_tuple import NamedTuple
 from vllm_compat.probe import Finding
+from vllm_compat.versions import has_come
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -219,3 +220,7 @@ class Context(NamedTuple):
     def probe(self, symbol: str, *candidates: str) -> Finding:
         """What the installed vLLM has under ``symbol``, or else under one of ``candidates``."""
         return self.vllm.probe(symbol, candidates)
+
+    def has_come(self, release: str) -> bool:
+        """Whether the vLLM is this release or a later one, or does not say which it is."""
+        return has_come(release, self.vllm_installed.version or "")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from vllm_compat.adapters import REGISTRY
 from vllm_compat.adapters.adapter import Adapter, Decision, uncovered
+from vllm_compat.adapters.arguments import check_calls
 from vllm_compat.context import Consumer, Context, Settings
 from vllm_compat.discovery import Installed, find_speculators, find_vllm
 from vllm_compat.errors import NotInstalledError
 from vllm_compat.patching import Add
-from vllm_compat.probe import Finding, SourceTree
+from vllm_compat.probe import SourceTree
 from vllm_compat.report import CallSite, Report
-
-# The newest vLLM that the adapters were tested with.
-NEWEST_KNOWN = "0.33.0"
+from vllm_compat.versions import newer_than_known
 
 
 def installed_context(settings: Settings) -> Context:
@@ -62,7 +59,7 @@ def judge(context: Context) -> tuple[Report, tuple[Adapter, ...]]:
     sites: list[CallSite] = []
     taken: list[Adapter] = []
     for adapter in REGISTRY:
-        decision = adapter.needed(context)
+        decision = adapter.decide(context)
         sites.append(CallSite(adapter.name, adapter.symbol, adapter.call_site, decision))
         if decision.state == "adapted":
             taken.append(adapter)
@@ -78,20 +75,6 @@ def _report(context: Context, sites: tuple[CallSite, ...]) -> Report:
         newer_than_known(version),
         sites,
     )
-
-
-def newer_than_known(version: str) -> bool:
-    """Whether this vLLM is newer than any that the adapters were tested with."""
-    return numbers(version) > numbers(NEWEST_KNOWN)
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """The release's numbers, to compare; none where the version does not start with them.
-
-    By hand, since importing packaging.version takes longer than all probes together.
-    """
-    start = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(number) for number in start.group().split(".")) if start else ()
 
 
 def _unadapted_imports(context: Context, taken: list[Adapter]) -> list[CallSite]:
@@ -116,22 +99,7 @@ def _unadapted_imports(context: Context, taken: list[Adapter]) -> list[CallSite]
                 f"cannot import {name}", found=finding.note or "absent", needed=imported.symbol
             )
         else:
-            decision = _binds(context, name, finding)
+            fits = Decision("fits", "imported and called as vLLM has it")
+            decision = check_calls(context, name, finding) or fits
         sites.append(CallSite(imported.symbol, imported.symbol, where, decision))
     return sites
-
-
-def _binds(context: Context, name: str, finding: Finding) -> Decision:
-    for call in context.consumer.calls(name):
-        problems = (
-            finding.signature.problems(call.positional, call.keywords)
-            if finding.signature is not None
-            else ()
-        )
-        if problems:
-            return uncovered(
-                f"{name} takes other arguments than speculators passes",
-                found=f"{name}{finding.signature}",
-                needed="; ".join(problems),
-            )
-    return Decision("fits", "imported and called as vLLM has it")

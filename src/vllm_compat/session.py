@@ -155,8 +155,15 @@ def _refuse(report: Report, strict: bool) -> None:
     error = IncompatibleVllmError(
         f"speculators {report.speculators} cannot run on vLLM {report.vllm}",
         tuple(site.offence() for site in report.uncovered),
-        next_step="apply(strict=False) adapts the rest and leaves these to fail",
+        next_step=f"{_another(report)}apply(strict=False) adapts the rest and leaves these to fail",
     )
     if strict:
         raise error
     warnings.warn(str(error), IncompatibleVllmWarning, stacklevel=3)
+
+
+def _another(report: Report) -> str:
+    from vllm_compat.matrix import nearest_working
+
+    nearest = nearest_working(report.speculators, report.vllm)
+    return f"vLLM {nearest} is the nearest that works with this speculators; " if nearest else ""

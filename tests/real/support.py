@@ -31,8 +31,14 @@ def left_out() -> dict[str, str]:
 def attends_in_latent_space() -> bool:
     """Whether there is multi-head latent attention on a CPU.
 
-    Without it, DeepSeek's family runs with keys and values written out: the same states.
+    Without it, DeepSeek's family runs with keys and values written out: the same states. 0.27 and
+    0.28 have it, but import a name on the way to it that only CUDA builds have.
     """
+    vllm = find_vllm()
+    assert vllm is not None
+    assert vllm.release is not None
+    if vllm.release.release[:2] in {(0, 27), (0, 28)}:
+        return False
     return "MLA is not supported on CPU" not in _source("platforms/cpu.py")
 
 

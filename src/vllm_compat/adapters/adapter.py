@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import Context
 from vllm_compat.named_tuple import NamedTuple
 from vllm_compat.patching import Patch
@@ -12,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
     State = Literal["fits", "adapted", "unused", "uncovered"]
 
@@ -72,6 +73,7 @@ class Adapter(NamedTuple):
         removal: when this adapter can go.
         needed: decides from the sources alone.
         patches: what is patched when the decision is ``adapted``.
+        premises: what both take for granted in vLLM.
     """
 
     name: str
@@ -82,6 +84,22 @@ class Adapter(NamedTuple):
     removal: str
     needed: Callable[[Context], Decision]
     patches: Callable[[Context], Sequence[Patch]]
+    premises: tuple[Premise, ...] = ()
+
+    def decide(self, context: Context) -> Decision:
+        """What ``needed`` says, if its premises hold on this vLLM."""
+        decision = self.needed(context)
+        if decision.state in ("unused", "uncovered"):
+            return decision
+        broken = {premise: premise.problems(context) for premise in self.premises}
+        found = [problem for problems in broken.values() for problem in problems]
+        if not found:
+            return decision
+        return uncovered(
+            f"vLLM has changed what {self.name} works on",
+            found="; ".join(found),
+            needed="; ".join(str(premise) for premise, problems in broken.items() if problems),
+        )
 
 
 NEXT_STEP = "install a vLLM release listed as working, or report this one to vllm_compat"

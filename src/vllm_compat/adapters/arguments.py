@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Call, Context
 from vllm_compat.patching import Patch, Wrap
 from vllm_compat.probe import Finding, Signature
@@ -78,6 +79,7 @@ def argument_adapter(
     supply: Mapping[str, Provide] | None = None,
     force: Mapping[str, Provide] | None = None,
     reason: str = "",
+    premises: tuple[Premise, ...] = (),
 ) -> Adapter:
     """An adapter for a call of ``symbol`` by its own name in speculators' generator module."""
     called = symbol.rpartition(":")[2]
@@ -121,6 +123,20 @@ def argument_adapter(
         changed = rewrite(context.probe(symbol, *candidates))
         return [Wrap(GENERATOR, called, changed, name)]
 
-    return Adapter(
-        name, symbol, f"{GENERATOR}:{called}", speculators, broke, removal, needed, patches
-    )
+    where = f"{GENERATOR}:{called}"
+    return Adapter(name, symbol, where, speculators, broke, removal, needed, patches, premises)
+
+
+def check_calls(context: Context, name: str, finding: Finding) -> Decision | None:
+    """A call of ``name`` by speculators that does not bind to what vLLM has, as a decision."""
+    if finding.signature is None:
+        return None
+    for call in context.consumer.calls(name):
+        problems = finding.signature.problems(call.positional, call.keywords)
+        if problems:
+            return uncovered(
+                f"{name} takes other arguments than speculators passes",
+                found=f"{name}{finding.signature}",
+                needed="; ".join(problems),
+            )
+    return None

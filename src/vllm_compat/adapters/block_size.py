@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap
 
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 SYMBOL = "vllm.platforms.interface:Platform.update_block_size_for_backend"
+PICKS = Premise(SYMBOL, since="0.18.0")
 
 
 def needed(context: Context) -> Decision:
     if not any("block_size" in call.keywords for call in context.consumer.calls("CacheConfig")):
         return Decision("unused", "this speculators asks for no block size")
-    if context.probe(SYMBOL).status == "absent":
+    if not PICKS.holds(context):
         return Decision("fits", "this vLLM takes the block size it is given")
     return Decision("adapted", "drops block_size: this vLLM picks the one its backend wants")
 
@@ -63,4 +65,5 @@ ADAPTER = Adapter(
     removal="speculators no longer passes block_size",
     needed=needed,
     patches=patches,
+    premises=(PICKS,),
 )

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Replace, Wrap
 
@@ -92,4 +93,5 @@ ADAPTER = Adapter(
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,
     patches=patches,
+    premises=(Premise(SYMBOL),),
 )

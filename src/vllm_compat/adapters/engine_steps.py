@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
 
@@ -21,29 +22,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-EXECUTE = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.execute_model"
-SAMPLE = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.sample_tokens"
-UPDATE = "vllm.v1.core.sched.scheduler:Scheduler.update_from_output"
-SCHEDULE = "vllm.v1.core.sched.scheduler:Scheduler.schedule"
-FINISH = "vllm.v1.core.sched.scheduler:Scheduler.finish_requests"
-ARGUMENTS = {EXECUTE: 1, SAMPLE: 1, UPDATE: 2, SCHEDULE: 0, FINISH: 2}
+EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
+SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+EXECUTE, SAMPLE = f"{EXECUTOR}.execute_model", f"{EXECUTOR}.sample_tokens"
+SCHEDULE, FINISH = f"{SCHEDULER}.schedule", f"{SCHEDULER}.finish_requests"
+PREMISES = (
+    Premise(EXECUTE, positional=1),
+    Premise(SAMPLE, since="0.11.1", positional=1),  # 0.11.0 samples in execute_model
+    Premise(f"{SCHEDULER}.update_from_output", positional=2),
+    Premise(SCHEDULE, positional=0),
+    Premise(FINISH, positional=2),
+    # And what speculators calls on the two besides.
+    Premise(f"{SCHEDULER}.add_request", positional=1),
+    Premise(f"{EXECUTOR}.initialize_from_config", positional=1),
+    Premise(f"{EXECUTOR}.shutdown", positional=0),
+)
 
 
 def needed(context: Context) -> Decision:
-    problems = []
-    for symbol, count in ARGUMENTS.items():
-        finding = context.probe(symbol)
-        if finding.signature is not None:
-            problems += [f"{symbol}: {p}" for p in finding.signature.problems(count, ())]
-        elif symbol != SAMPLE:  # absent in 0.11.0, where execute_model samples
-            problems.append(f"{symbol} is {finding.status}")
-    if problems:
-        return uncovered(
-            "a step of the engine is driven in another way",
-            found="; ".join(problems),
-            needed="schedule() -> execute_model(plan) -> sample_tokens(grammar)"
-            " -> update_from_output(plan, result)",
-        )
     return Decision("adapted", "every step is sampled and handed back to the scheduler")
 
 
@@ -159,4 +155,5 @@ ADAPTER = Adapter(
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,
     patches=patches,
+    premises=PREMISES,
 )

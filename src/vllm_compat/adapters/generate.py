@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.errors import CaptureError, PromptError, UnsupportedModelError
 from vllm_compat.patching import Patch, Wrap
@@ -269,4 +270,5 @@ ADAPTER = Adapter(
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,
     patches=patches,
+    premises=(Premise("vllm.v1.request:RequestStatus.FINISHED_ABORTED"),),
 )

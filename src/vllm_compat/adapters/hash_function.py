@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.arguments import check_calls
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import AddModule, Patch
 
@@ -17,6 +18,8 @@ def needed(context: Context) -> Decision:
     if not context.consumer.calls("get_hash_fn_by_name"):
         return Decision("unused", "this speculators hashes no blocks")
     finding = context.probe(SYMBOL, OLD)
+    if other := check_calls(context, "get_hash_fn_by_name", finding):
+        return other
     if finding.status == "found":
         return Decision("fits", "the function is where speculators looks")
     if finding.status == "moved":

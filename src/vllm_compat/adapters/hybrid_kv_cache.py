@@ -1,8 +1,9 @@
 """``unify_hybrid_kv_cache_specs``: models with windowed and full attention (Gemma 3, EXAONE 4).
 
-The function rewrites the specs of sliding-window layers as full-attention specs. From 0.24.0 on the
-specs carry ``indexes_kv_by_block_stride``, which it does not copy: its own check then finds the
-layers to differ and refuses the model. 0.27.0 no longer rewrites them.
+The function rewrites the specs of sliding-window layers as full-attention specs, and refuses the
+model where the layers differ then. From 0.24.0 on specs carry ``indexes_kv_by_block_stride``, which
+it does not copy; from 0.25.0 on window layers choose a block size of their own, which vLLM's own
+planning levels out and this function does not. 0.27.0 no longer rewrites them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def needed(context: Context) -> Decision:
     signature = context.probe(SPEC).signature
     if signature is None or not signature.accepts(FIELD):
         return Decision("fits", f"specs have no {FIELD} to lose")
-    return Decision("adapted", f"specs keep their {FIELD} where they are rewritten")
+    return Decision("adapted", "specs of sliding-window layers stay like the others'")
 
 
-def keep_field(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+def level(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     (specs,) = args or (kwargs["kv_cache_spec"],)
     before = dict(specs)
     try:
@@ -40,15 +41,20 @@ def keep_field(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         from dataclasses import replace
 
         # It has rewritten them in place before it found them to differ.
+        full = {
+            spec.block_size
+            for spec in before.values()
+            if getattr(spec, "sliding_window", None) is None
+        }
         for name, spec in specs.items():
-            value = getattr(before[name], FIELD, None)
-            if value is not None and value != getattr(spec, FIELD, None):
-                specs[name] = replace(spec, **{FIELD: value})
+            kept = {FIELD: getattr(before[name], FIELD)} if hasattr(before[name], FIELD) else {}
+            size = {"block_size": next(iter(full))} if len(full) == 1 else {}
+            specs[name] = replace(spec, **kept, **size)
         return wrapped(specs)
 
 
 def patches(context: Context) -> Sequence[Patch]:
-    return [Wrap(GENERATOR, NAME, keep_field, "hybrid-kv-cache")]
+    return [Wrap(GENERATOR, NAME, level, "hybrid-kv-cache")]
 
 
 ADAPTER = Adapter(
@@ -60,7 +66,7 @@ ADAPTER = Adapter(
         Break(
             "0.24.0",
             "",
-            "indexes_kv_by_block_stride is lost: models with sliding windows are refused",
+            "specs of sliding-window layers come to differ: their models are refused",
             kind="behaviour changed",
             symbol="vllm.v1.core.kv_cache_utils:unify_hybrid_kv_cache_specs",
             at=NAME,

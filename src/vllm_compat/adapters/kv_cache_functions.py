@@ -11,9 +11,12 @@ from functools import partial
 from importlib import import_module
 from types import ModuleType
 
+from vllm_compat.adapters import kv_cache_config
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.arguments import check_calls
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Add, Patch
+from vllm_compat.probe import Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,26 +25,32 @@ if TYPE_CHECKING:
 OLD, NEW = "vllm.v1.core.kv_cache_utils", "vllm.v1.core.kv_cache_planning"
 
 
-def _moved(context: Context) -> dict[str, str]:
+def _found(context: Context) -> dict[str, Finding]:
     """Names that speculators imports from the old module, with what the installed vLLM has."""
     names = [
         imported.symbol.partition(":")[2]
         for imported in context.consumer.imports
         if imported.symbol.startswith(OLD + ":")
     ]
-    return {name: context.probe(f"{OLD}:{name}", f"{NEW}:{name}").status for name in names}
+    return {name: context.probe(f"{OLD}:{name}", f"{NEW}:{name}") for name in names}
 
 
 def needed(context: Context) -> Decision:
-    status = _moved(context)
-    if not status:
+    found = _found(context)
+    if not found:
         return Decision("unused", f"this speculators imports nothing from {OLD}")
-    gone = [name for name, state in status.items() if state == "absent"]
+    gone = [name for name, finding in found.items() if finding.status == "absent"]
     if gone:
         return uncovered(f"{OLD} lost names", found=f"no {', '.join(gone)}", needed="all of them")
-    moved = [name for name, state in status.items() if state == "moved"]
+    moved = [name for name, finding in found.items() if finding.status == "moved"]
     if not moved:
-        return Decision("fits", f"all {len(status)} names are where speculators looks")
+        return Decision("fits", f"all {len(found)} names are where speculators looks")
+    for name in moved:
+        # Of the ones that stayed the judge sees it; of this one its own adapter does.
+        if f"{OLD}:{name}" != kv_cache_config.ADAPTER.symbol:
+            other = check_calls(context, name, found[name])
+            if other is not None:
+                return other
     return Decision("adapted", f"puts back {', '.join(moved)} from {NEW}")
 
 
@@ -52,8 +61,8 @@ def _from_new_home(module: ModuleType, *, name: str) -> Any:
 def patches(context: Context) -> Sequence[Patch]:
     return [
         Add(OLD, name, partial(_from_new_home, name=name), "kv-cache-functions")
-        for name, state in _moved(context).items()
-        if state == "moved"
+        for name, finding in _found(context).items()
+        if finding.status == "moved"
     ]
 
 

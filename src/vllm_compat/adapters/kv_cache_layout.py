@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
 
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 SYMBOL = "vllm.v1.executor.abstract:Executor.set_kv_cache_layout"
 RESOLVE = "vllm.v1.attention.backends.utils:resolve_kv_cache_layout"
 INTERLEAVE = "cp_kv_cache_interleave_size"
+OFFER = "vllm.v1.worker.worker_base:WorkerBase.get_supported_kv_cache_layouts"
 
 
 def needed(context: Context) -> Decision:
     publish, resolve = context.probe(SYMBOL), context.probe(RESOLVE)
-    if publish.signature is None:
+    if publish.status == "absent":
         return Decision("fits", "this vLLM has no layout to resolve")
-    extra = 1 if publish.signature.accepts(INTERLEAVE) else 0
-    problems = publish.signature.problems(1 + extra, ())
+    problems: tuple[str, ...]
+    if publish.signature is None:
+        problems = (f"{SYMBOL} is no function",)
+    else:
+        problems = publish.signature.problems(1 + publish.signature.accepts(INTERLEAVE), ())
     if resolve.signature is None:
         problems = (*problems, f"{RESOLVE} is {resolve.status}")
     else:
@@ -97,4 +102,9 @@ ADAPTER = Adapter(
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,
     patches=patches,
+    premises=(
+        Premise(SYMBOL, since="0.29.0"),
+        Premise(SYMBOL, since="0.33.0", takes=(INTERLEAVE,)),
+        Premise(OFFER, since="0.29.0", positional=0),
+    ),
 )

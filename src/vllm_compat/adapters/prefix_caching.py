@@ -7,10 +7,12 @@ die on an assertion instead.
 
 from vllm_compat.adapters.adapter import Break
 from vllm_compat.adapters.arguments import argument_adapter, constant
+from vllm_compat.adapters.premise import Premise
 
 ADAPTER = argument_adapter(
     name="prefix-caching",
     symbol="vllm.config:CacheConfig",
+    premises=(Premise("vllm.config:CacheConfig", takes=("enable_prefix_caching",)),),
     speculators=">=0.3,<0.5",
     broke=(
         Break(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Patch, Wrap, wrap_method
 
@@ -19,12 +20,8 @@ if TYPE_CHECKING:
 
 SYMBOL = "vllm.v1.executor.multiproc_executor:MultiprocExecutor.collective_rpc"
 METHOD = "_get_captured_states"
-
-
-def _replies_bare(context: Context) -> bool:
-    # The same change gave the method this parameter; the parameter itself is not used.
-    signature = context.probe(SYMBOL).signature
-    return signature is not None and signature.accepts("kv_output_aggregator")
+# The change that made the reply bare gave the method this parameter, which itself is not used.
+BARE = Premise(SYMBOL, since="0.11.1", takes=("kv_output_aggregator",))
 
 
 def needed(context: Context) -> Decision:
@@ -38,7 +35,7 @@ def needed(context: Context) -> Decision:
         return uncovered(
             "workers are asked in another way", found="; ".join(problems), needed="(method, args=)"
         )
-    bare, wants_list = _replies_bare(context), context.consumer.takes_first_of_reply
+    bare, wants_list = BARE.holds(context), context.consumer.takes_first_of_reply
     if bare is not wants_list:
         return Decision("fits", "replies the way this speculators reads it")
     return Decision("adapted", "puts the reply in a list" if bare else "takes it out of its list")
@@ -69,7 +66,7 @@ class ChangeReply:
 
 
 def patches(context: Context) -> Sequence[Patch]:
-    change = in_list if _replies_bare(context) else out_of_list
+    change = in_list if BARE.holds(context) else out_of_list
     return [Wrap(GENERATOR, "MultiprocExecutor", ChangeReply(change), "rpc-reply")]
 
 
@@ -93,4 +90,5 @@ ADAPTER = Adapter(
     removal="speculators 0.3 and vLLM 0.11.0 are no longer supported",
     needed=needed,
     patches=patches,
+    premises=(BARE,),
 )

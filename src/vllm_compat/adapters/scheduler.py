@@ -12,16 +12,22 @@ from collections.abc import Mapping
 
 from vllm_compat.adapters.adapter import Break
 from vllm_compat.adapters.arguments import argument_adapter
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.errors import VllmCompatError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+SYMBOL = "vllm.v1.core.sched.scheduler:Scheduler"
+REGISTER = "vllm.v1.core.single_type_kv_cache_manager:register_all_kvcache_specs"
+INTERFACE = "vllm.v1.kv_cache_interface"
+
 
 def block_size(call: Mapping[str, Any]) -> int:
     from vllm.v1.core import single_type_kv_cache_manager as managers
 
+    # A premise below: where it is missing, this vLLM is older than it.
     register = getattr(managers, "register_all_kvcache_specs", None)
     if register is not None:
         register(call["vllm_config"])
@@ -41,7 +47,13 @@ def block_size(call: Mapping[str, Any]) -> int:
 
 ADAPTER = argument_adapter(
     name="scheduler",
-    symbol="vllm.v1.core.sched.scheduler:Scheduler",
+    symbol=SYMBOL,
+    premises=(
+        Premise(SYMBOL, since="0.11.1", takes=("block_size",)),
+        Premise(REGISTER, since="0.23.0", positional=1),
+        Premise(f"{INTERFACE}:KVCacheConfig", takes=("num_blocks", "kv_cache_groups")),
+        Premise(f"{INTERFACE}:KVCacheGroupSpec", takes=("kv_cache_spec",)),
+    ),
     speculators=">=0.3,<0.5",
     broke=(
         Break("0.11.1", "26296", "block_size required, fourth positional"),
@@ -52,7 +64,7 @@ ADAPTER = argument_adapter(
             "register_all_kvcache_specs must have run before",
             kind="behaviour changed",
             at="Scheduler",
-            shows="vllm.v1.core.single_type_kv_cache_manager:register_all_kvcache_specs",
+            shows=REGISTER,
         ),
     ),
     removal="speculators drives vLLM through its public API (0.5.0 does)",

@@ -7,10 +7,17 @@ one step after the other.
 
 from vllm_compat.adapters.adapter import Break
 from vllm_compat.adapters.arguments import argument_adapter, constant
+from vllm_compat.adapters.premise import Premise
+
+SYMBOL = "vllm.config:SchedulerConfig"
 
 ADAPTER = argument_adapter(
     name="scheduler-config",
-    symbol="vllm.config:SchedulerConfig",
+    symbol=SYMBOL,
+    premises=(
+        Premise(SYMBOL, takes=("async_scheduling", "enable_chunked_prefill")),
+        Premise(SYMBOL, since="0.11.1", takes=("is_encoder_decoder",)),
+    ),
     speculators=">=0.3,<0.5",
     broke=(
         Break("0.11.1", "25075, 28733", "is_encoder_decoder accepted"),

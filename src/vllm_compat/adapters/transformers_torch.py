@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.context import Context
 from vllm_compat.discovery import package_root
 from vllm_compat.patching import Add, Patch
@@ -29,8 +29,15 @@ def needed(context: Context) -> Decision:
     root = package_root("transformers")
     source = b""
     if root is not None:
-        with open(os.path.join(root, "configuration_utils.py"), "rb") as file:
-            source = file.read()
+        try:
+            with open(os.path.join(root, "configuration_utils.py"), "rb") as file:
+                source = file.read()
+        except OSError as error:
+            return uncovered(
+                "transformers keeps its configurations elsewhere",
+                found=str(error),
+                needed=f"{MODULE}, one file",
+            )
     if not FIELD.search(source) or IMPORT.search(source):
         return Decision("fits", "this transformers has no such annotation, or imports torch")
     return Decision("adapted", "gives the module the name its annotations use")

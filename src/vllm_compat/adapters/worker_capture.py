@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
+from vllm_compat.adapters.adapter import Adapter, Break, Decision
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import WORKER, Context
 from vllm_compat.patching import Patch, Wrap
 
@@ -24,52 +25,42 @@ if TYPE_CHECKING:
 CLASS = "HiddenStatesWorkerExtension"
 # What every worker, and under it every model runner, is called with at each step.
 EXECUTE = "vllm.v1.worker.worker_base:WorkerBase.execute_model"
-# What the capture reads of a step, in vllm_compat.capture.batch and .recorder.
-READS = {
-    "vllm.v1.core.sched.output:SchedulerOutput": (
-        "scheduled_new_reqs",
-        "scheduled_cached_reqs",
-        "num_scheduled_tokens",
-        "total_num_scheduled_tokens",
-        "finished_req_ids",
+OUTPUT = "vllm.v1.core.sched.output"
+V2_RUNNER = "vllm.v1.worker.gpu"
+PREMISES = (
+    Premise(EXECUTE, positional=1),
+    # What the capture reads of a step, in vllm_compat.capture.batch and .recorder.
+    Premise(
+        f"{OUTPUT}:SchedulerOutput",
+        takes=(
+            "scheduled_new_reqs",
+            "scheduled_cached_reqs",
+            "num_scheduled_tokens",
+            "total_num_scheduled_tokens",
+            "finished_req_ids",
+        ),
     ),
-    "vllm.v1.core.sched.output:NewRequestData": (
-        "req_id",
-        "prompt_token_ids",
-        "num_computed_tokens",
+    Premise(
+        f"{OUTPUT}:NewRequestData", takes=("req_id", "prompt_token_ids", "num_computed_tokens")
     ),
-    "vllm.v1.core.sched.output:CachedRequestData": ("req_ids", "num_computed_tokens"),
-}
-# And of a step that model runner V2 has prepared, where there is such a runner.
-PREPARE = "vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs"
-PREPARED = "vllm.v1.worker.gpu.input_batch:InputBatch"
-READS[PREPARED] = ("req_ids", "num_scheduled_tokens", "input_ids", "positions")
+    Premise(f"{OUTPUT}:CachedRequestData", takes=("req_ids", "num_computed_tokens")),
+    # And of a step that model runner V2 has prepared.
+    Premise(f"{V2_RUNNER}.model_runner:GPUModelRunner.prepare_inputs", since="0.12.0"),
+    Premise(
+        f"{V2_RUNNER}.input_batch:InputBatch",
+        since="0.12.0",
+        takes=("req_ids", "num_scheduled_tokens", "input_ids", "positions"),
+    ),
+    # What puts together states that are sharded between layers, in vllm_compat.capture.steps.
+    Premise("vllm.distributed:get_tp_group", positional=0),
+    Premise("vllm.distributed:tensor_model_parallel_all_gather", positional=2),
+)
 LLAMA, DEEPSEEK = "vllm.model_executor.models.llama", "vllm.model_executor.models.deepseek_v2"
 V2_PRS = "39337, 43458, 42667, 44443"
 V2_MODELS = "Qwen3 from 0.22; Llama 0.23; DeepSeek 0.24; dense models 0.25; all 0.29"
 
 
 def needed(context: Context) -> Decision:
-    execute = context.probe(EXECUTE)
-    if execute.signature is None:
-        problems = [f"{EXECUTE} is {execute.status}"]
-    else:
-        problems = [f"{EXECUTE}: {problem}" for problem in execute.signature.problems(1, ())]
-    has_v2 = context.probe(PREPARE).signature is not None
-    for symbol, fields in READS.items():
-        signature = context.probe(symbol).signature
-        if symbol != PREPARED or has_v2:
-            problems += [
-                f"{symbol} has no {field}"
-                for field in fields
-                if signature is None or not signature.accepts(field)
-            ]
-    if problems:
-        return uncovered(
-            "a worker's step is described in another way",
-            found="; ".join(problems),
-            needed="which request has which rows of a step, as the capture reads it",
-        )
     return Decision("adapted", "captures through hooks on the model's own layers")
 
 
@@ -241,4 +232,5 @@ ADAPTER = Adapter(
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,
     patches=patches,
+    premises=PREMISES,
 )

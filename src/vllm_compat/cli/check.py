@@ -69,11 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _speculators(arguments: argparse.Namespace) -> Outcome:
-    from vllm_compat.check import check
+    from vllm_compat.checking import check, named_pair
     from vllm_compat.cli.output import Outcome
     from vllm_compat.contracts.recorded import releases, speculators_releases
-    from vllm_compat.judge import newer_than_known
-    from vllm_compat.pair import named_pair
+    from vllm_compat.versions import newer_than_known
 
     context = named_pair(
         arguments.vllm and options.recorded(arguments.vllm, releases()),
@@ -91,10 +90,10 @@ def _speculators(arguments: argparse.Namespace) -> Outcome:
 
 
 def _package(arguments: argparse.Namespace) -> Outcome:
+    from vllm_compat.checking import judge_package
     from vllm_compat.cli.output import Outcome
     from vllm_compat.contracts.recorded import load_vllm, releases
     from vllm_compat.judge import installed_vllm
-    from vllm_compat.packages import judge_package
     from vllm_compat.probe import SourceTree
 
     if arguments.vllm:

@@ -13,8 +13,8 @@ from vllm_compat.cli import Exit, options
 from vllm_compat.cli.output import SCHEMA, WIDTH
 
 if TYPE_CHECKING:
+    from vllm_compat.checking.difference import Difference, Group
     from vllm_compat.contracts import Contract
-    from vllm_compat.contracts.difference import Difference, Group
 
 INSTALLED = "installed"
 TITLES: dict[Group, str] = {
@@ -49,7 +49,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare and write."""
-    from vllm_compat.contracts.difference import difference
+    from vllm_compat.checking.difference import difference
 
     found = difference(_contract(arguments.before), _contract(arguments.after))
     if arguments.format == "json":

@@ -79,6 +79,7 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
         "--engine-arg",
         action="append",
         default=[],
+        type=_engine_argument,
         metavar="NAME=JSON",
         help="an argument of vLLM's LLM; "
         + ", ".join(f"--{name.replace('_', '-')}" for name in ENGINE_OPTIONS)
@@ -144,9 +145,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         for name in ENGINE_OPTIONS
         if (value := getattr(arguments, name, None)) is not None
     }
-    for text in arguments.engine_arg:
-        name, _, value = text.partition("=")
-        engine[name.lstrip("-").replace("-", "_")] = json.loads(value)
+    engine.update(arguments.engine_arg)
     return Options(
         model=arguments.model,
         output=arguments.output_dir,
@@ -165,6 +164,22 @@ def options_of(arguments: argparse.Namespace) -> Options:
         stall_timeout=arguments.stall_timeout,
         engine=engine,
     )
+
+
+def _engine_argument(text: str) -> tuple[str, Any]:
+    """The type of ``--engine-arg``.
+
+    Raises:
+        ArgumentTypeError: it is no name and JSON.
+    """
+    name, _, value = text.partition("=")
+    name = name.lstrip("-").replace("-", "_")
+    try:
+        if name.isidentifier():
+            return name, json.loads(value)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no NAME=JSON such as seed=7")
 
 
 def summary(progress: Progress) -> str:

@@ -11,7 +11,7 @@ from itertools import groupby
 from textwrap import fill
 from typing import Any, NamedTuple, TextIO
 
-from vllm_compat.incompatibility import Incompatibility
+from vllm_compat.checking.incompatibility import Incompatibility
 
 SCHEMA = 1
 WIDTH = 80

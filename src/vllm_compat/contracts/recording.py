@@ -2,7 +2,7 @@
 
 Which symbols go into it is not written down anywhere: it is what the judge asks for, with any
 recorded speculators, over these very sources, what those speculators and this package's own
-adapters import, what speculators reaches through an instance, and what shows a change.
+adapters import or take for granted, what speculators reaches through an instance, and what shows a change.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import vllm_compat
 from vllm_compat.adapters import REGISTRY
 from vllm_compat.context import Context, Settings
+from vllm_compat.contracts.reached import REACHED
 from vllm_compat.contracts.recorded import RecordedConsumer, load_speculators, speculators_releases
 from vllm_compat.contracts.table import Contract
 from vllm_compat.contracts.usage import uses
@@ -23,7 +24,6 @@ from vllm_compat.discovery import Installed, find
 from vllm_compat.errors import VllmCompatError
 from vllm_compat.judge import judge
 from vllm_compat.probe import Finding, SourceTree
-from vllm_compat.reached import REACHED
 
 if TYPE_CHECKING:
     from vllm_compat.context import Tree
@@ -59,14 +59,15 @@ def symbols_asked(tree: Tree, consumers: Iterable[RecordedConsumer]) -> frozense
 
 @lru_cache(maxsize=1)
 def own_symbols() -> frozenset[str]:
-    """What the adapters themselves import from vLLM, and what they say that they answer for; and
-    the methods that speculators calls on what it imports."""
+    """What the adapters themselves import from vLLM, what they say that they answer for and take
+    for granted; and the methods that speculators calls on what it imports."""
     root = os.path.dirname(os.path.abspath(vllm_compat.__file__))
     imports = {use.symbol for use in uses(root, "vllm_compat") if use.how == "import"}
     named = {adapter.symbol for adapter in REGISTRY if adapter.symbol.startswith("vllm.")}
     shown = {change.shows.partition("(")[0] for adapter in REGISTRY for change in adapter.broke}
+    premises = {premise.symbol for adapter in REGISTRY for premise in adapter.premises}
     reached = {symbol for method in REACHED.values() for symbol in (method.symbol, *method.homes)}
-    return frozenset(imports | named | (shown - {""}) | reached)
+    return frozenset(imports | named | premises | (shown - {""}) | reached)
 
 
 def record(root: str | os.PathLike[str], origin: str = "") -> Contract:

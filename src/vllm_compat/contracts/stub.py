@@ -122,6 +122,8 @@ def _definition(module: str, name: str, members: dict[str, Finding]) -> list[str
     for member, finding in members.items():
         if member and finding.signature is not None:
             lines += _function(f"{symbol}.{member}", member, finding.signature, "    ")
+        elif member and finding.kind == "value":
+            lines += [f"    {member} = _stub.Recording({f'{symbol}.{member}'!r})", ""]
     return lines
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import threading
-import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
-from vllm_compat.errors import CaptureError, VllmCompatError
+from vllm_compat.errors import CaptureError
+from vllm_compat.extraction.calls import Calls, EngineError
 from vllm_compat.extraction.formats.writer import FileRecord
+from vllm_compat.extraction.processes import Started
 from vllm_compat.extraction.samples import Sample
-from vllm_compat.extraction.worker import KEY, WorkerSettings, process_started
+from vllm_compat.extraction.worker import KEY, WorkerSettings
 
 EXTENSION = "vllm_compat.extraction.worker.ExtractionExtension"
 # What the extraction relies on: hooks run in eager mode only, and a cached prefix has no states.
@@ -26,17 +21,13 @@ STEPS_AHEAD = 3
 PROBE_TOKENS = 8
 
 
-class EngineError(VllmCompatError):
-    """vLLM's engine ended, or stopped moving."""
-
-
 class Engine:
     """An engine that runs prompts for their states alone.
 
     Args:
         arguments: of vLLM's ``LLM``.
         settings: for the workers.
-        stall_timeout: seconds without a finished step after which it is taken for hung and ended.
+        stall_timeout: seconds without an answer after which it is taken for hung.
 
     Raises:
         EngineError: it does not start.
@@ -48,18 +39,20 @@ class Engine:
     ) -> None:
         from vllm import LLM
 
-        before = _children()
+        self._processes = Started()
         try:
             self._llm = LLM(**{**arguments, **REQUIRED, "worker_extension_cls": EXTENSION})
-        except Exception as error:
-            _end(_children() - before)
+        except BaseException as error:
+            self._processes.end()
+            if not isinstance(error, Exception):
+                raise
             raise EngineError(
                 "vLLM's engine does not start",
                 found=f"{type(error).__name__}: {error}",
                 next_step="what its processes printed above says why",
             ) from error
-        self._processes = _children() - before
-        self._watch = _Watchdog(stall_timeout, lambda: _end(self._processes))
+        self._processes.look()
+        self._call = Calls(stall_timeout, self._ended)
         self._in_flight: dict[str, Sample] = {}
         self._tokens = 0
         try:
@@ -109,7 +102,7 @@ class Engine:
         """Wait for the engine's next outputs.
 
         Raises:
-            EngineError: the engine has ended, or hangs and was ended.
+            EngineError: the engine has ended, or hangs.
         """
         for name in self._step():
             sample = self._in_flight.pop(name, None)
@@ -133,105 +126,40 @@ class Engine:
             detokenize=False,
             extra_args=None if ours is None else {KEY: ours},
         )
-        self._llm.llm_engine.add_request(name, {"prompt_token_ids": token_ids}, parameters)
+        prompt = {"prompt_token_ids": token_ids}
+        self._call("add_request", self._llm.llm_engine.add_request, name, prompt, parameters)
 
     def _step(self) -> list[str]:
-        with self._guarded("a step"):
-            outputs = self._llm.llm_engine.step()
+        outputs = self._call("a step", self._llm.llm_engine.step)
         return [output.request_id for output in outputs if output.finished]
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        with self._guarded(method):
-            replies: list[Any] = self._llm.collective_rpc(method, args=arguments)
+        replies: list[Any] = self._call(
+            method, lambda: self._llm.collective_rpc(method, args=arguments)
+        )
         return replies
 
-    def _guarded(self, what: str) -> _Guard:
-        return _Guard(self._watch, what)
+    def _ended(self) -> bool:
+        """Whether vLLM's client has noticed that its engine core is gone."""
+        core = getattr(self._llm.llm_engine, "engine_core", None)
+        return bool(getattr(getattr(core, "resources", None), "engine_dead", False))
 
     def close(self) -> None:
         """End the engine and every process it started; more than once is fine."""
-        self._watch.stop()
+        self._call.stop()
         core = getattr(self._llm.llm_engine, "engine_core", None)
         try:
-            if core is not None and hasattr(core, "shutdown"):
+            # Where a call was given up, vLLM's client is in the middle of it.
+            if core is not None and self._call.given_up is None:
                 core.shutdown()
         finally:
-            _end(self._processes)
+            self._processes.end()
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-class _Watchdog:
-    """Ends the engine's processes when one call into it takes too long."""
-
-    def __init__(self, timeout: float, end: Any) -> None:
-        self.timeout = timeout
-        self.barked = False
-        self._end = end
-        self._since: float | None = None
-        self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="vllm_compat-watchdog", daemon=True).start()
-
-    def enter(self) -> None:
-        self._since = time.monotonic()
-
-    def leave(self) -> None:
-        self._since = None
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(min(1.0, self.timeout / 4)):
-            since = self._since
-            if since is not None and time.monotonic() - since > self.timeout:
-                self.barked = True
-                self._end()
-                return
-
-
-class _Guard:
-    """Times a call into the engine, and says of its failure what it means."""
-
-    def __init__(self, watch: _Watchdog, what: str) -> None:
-        self._watch = watch
-        self._what = what
-
-    def __enter__(self) -> None:
-        self._watch.enter()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._watch.leave()
-        if not isinstance(error, Exception) or isinstance(error, VllmCompatError):
-            return
-        if self._watch.barked:
-            raise EngineError(
-                f"vLLM's engine hung in {self._what}",
-                found=f"no answer for {self._watch.timeout:.0f} s; its processes were ended",
-                next_step="start the same run again: it goes on where this one ended",
-            ) from error
-        raise EngineError(
-            f"vLLM's engine ended in {self._what}",
-            found=f"{type(error).__name__}: {error}",
-            next_step="what its processes printed says why; the same run goes on where this one"
-            " ended",
-        ) from error
-
-
-def driver_identity() -> tuple[str, int, float]:
-    """This process, for workers that are to end with it."""
-    started = process_started(os.getpid())
-    assert started is not None
-    return socket.gethostname(), os.getpid(), started
 
 
 def record_of(outcome: dict[str, Any]) -> FileRecord | None:
@@ -247,19 +175,3 @@ def _merged(replies: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "outcomes": [outcome for each in said for outcome in each["outcomes"]],
         "failure": next((each["failure"] for each in said if each["failure"]), None),
     }
-
-
-def _children() -> set[Any]:
-    import psutil
-
-    return set(psutil.Process().children(recursive=True))
-
-
-def _end(processes: set[Any]) -> None:
-    """End processes that are still there, and wait until they are gone."""
-    import psutil
-
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(processes, timeout=30)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_compat.errors import CaptureError
-from vllm_compat.extraction.engine import Engine, driver_identity, record_of
+from vllm_compat.extraction.engine import Engine, record_of
 from vllm_compat.extraction.errors import DiskFullError, SampleError, TargetError
 from vllm_compat.extraction.header import RunHeader, config_hash, file_hash
 from vllm_compat.extraction.layers import check_layer_ids
@@ -226,7 +226,6 @@ class _Run:
             options.slots,
             options.durable,
             options.stall_timeout / 2,
-            driver_identity(),
         )
         arguments = {
             "model": options.model,
@@ -264,11 +263,11 @@ class _Run:
 
     def _take(self, said: dict[str, Any], last: bool = False) -> None:
         """Record what the workers have finished; stop where they cannot go on."""
-        entries = []
+        entries, bad = [], []
         for outcome in said["outcomes"]:
             sample, record = self._waiting.pop(outcome["index"]), record_of(outcome)
             if record is None:
-                self._refuse(sample, outcome["reason"])
+                bad.append((sample, outcome["reason"]))
                 continue
             entries.append(written(sample, record))
             self._progress.done += 1
@@ -276,6 +275,8 @@ class _Run:
             self._progress.bytes += record.bytes
         if entries:
             self._target.record(entries)
+        for sample, reason in bad:  # after the others are recorded: it may end the run
+            self._refuse(sample, reason)
         if said["failure"] is not None:
             raise TargetError(
                 "the workers stopped writing",

@@ -7,11 +7,6 @@ methods are reached by ``collective_rpc``. Which sample a request is of comes wi
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
 
 # The key in SamplingParams.extra_args.
 KEY = "vllm_compat"
-WATCH_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,6 @@ class WorkerSettings:
         slots: steps that may wait to be written.
         durable: sync every file before it gets its name.
         patience: seconds without a write being finished after which the run is given up.
-        driver: the driver's host, process id and start time; a worker on the same host ends with
-            it.
     """
 
     file_format: str
@@ -54,7 +46,6 @@ class WorkerSettings:
     slots: int
     durable: bool
     patience: float
-    driver: tuple[str, int, float]
 
 
 class ExtractionExtension:
@@ -99,7 +90,6 @@ class _Extraction:
             release=self._release,
         )
         self._capture = StepCapture(worker, settings.layer_ids, self)
-        _end_with(settings.driver)
 
     def _release(self, slot: Any) -> None:
         assert self._staging is not None
@@ -185,32 +175,3 @@ class _Extraction:
             said["failure"] = f"states were still being written after {timeout:.0f} s"
         self._threads.close()
         return said
-
-
-def _end_with(driver: tuple[str, int, float]) -> None:
-    """End this process when its driver has ended, however it did.
-
-    vLLM's engine core and workers outlive a driver that is killed, and keep the device's memory.
-    """
-    host, pid, started = driver
-    if host != socket.gethostname():
-        return  # another node: vLLM's executor sees to it
-
-    def watch() -> None:
-        while process_started(pid) == started:
-            time.sleep(WATCH_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="vllm_compat-driver", daemon=True).start()
-
-
-def process_started(pid: int) -> float | None:
-    """When a process was started, None if it has ended: a process id may come round again."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        return None if ended else float(process.create_time())
-    except psutil.NoSuchProcess:
-        return None

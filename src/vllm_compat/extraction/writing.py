@@ -100,15 +100,19 @@ class SampleThreads:
         return request_id in self._samples
 
     def write(self, request_id: str, piece: Piece) -> None:
-        """Take rows of an expected request, in the order the model computed them."""
-        sample = self._samples[request_id]
+        """Take rows of a request, in the order the model computed them."""
         with self._lock:
-            sample.pieces.append(piece)
-            if sample.busy:
-                return
-            sample.busy = True
-            self._working += 1
-        self._pool.submit(self._run, request_id, sample)
+            # One that was known a moment ago may have been found bad since.
+            sample = self._samples.get(request_id)
+            starts = sample is not None and not sample.busy
+            if sample is not None:
+                sample.pieces.append(piece)
+                sample.busy = True
+            self._working += starts
+        if sample is None:
+            self._release(piece.slot)
+        elif starts:
+            self._pool.submit(self._run, request_id, sample)
 
     def take_outcomes(self) -> list[Outcome]:
         """What has become of samples since the last time."""

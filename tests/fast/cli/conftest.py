@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_compat.incompatibility import Incompatibility
+from vllm_compat.checking.incompatibility import Incompatibility
 
 COVERED = Incompatibility(
     "", 166, "speculators.data_generation.worker", "vllm.config:CacheConfig", "moved",

@@ -11,10 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 import vllm_compat
-from vllm_compat.check import check
+from vllm_compat.checking import check, named_pair
+from vllm_compat.checking.incompatibility import Incompatibility
 from vllm_compat.cli import main
-from vllm_compat.incompatibility import Incompatibility
-from vllm_compat.pair import named_pair
 
 PAIR = ["check", "--vllm", "0.33.0", "--speculators", "0.4.0.1"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vllm_compat.adapters import REGISTRY, Adapter, Break
-from vllm_compat.incompatibility import NO_DRIFT, Incompatibility
-from vllm_compat.judge import numbers
-from vllm_compat.pair import Pair
+from vllm_compat.checking.incompatibility import NO_DRIFT, Incompatibility
+from vllm_compat.checking.speculators.pair import Pair
+from vllm_compat.versions import numbers
 
 if TYPE_CHECKING:
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
 FAULT = "speculators "
 
@@ -53,8 +53,10 @@ def _bites(pair: Pair, adapter: Adapter, change: Break) -> bool:
         return known and shown and state in ("adapted", "uncovered")
     if change.kind == "environment":
         # What else is installed decides, where the vLLM is; of a record, the release.
-        return pair.has_come(change.release) if pair.is_recorded else state == "adapted"
-    if state not in ("adapted", "uncovered") or (change.until and pair.has_come(change.until)):
+        return pair.context.has_come(change.release) if pair.is_recorded else state == "adapted"
+    if state not in ("adapted", "uncovered") or (
+        change.until and pair.context.has_come(change.until)
+    ):
         return False
     # It lies between the vLLM that speculators was written for and this one, on either side.
     return _has_come(pair, change) is pair.is_later(change.release)
@@ -63,7 +65,7 @@ def _bites(pair: Pair, adapter: Adapter, change: Break) -> bool:
 def _has_come(pair: Pair, change: Break) -> bool:
     """Whether this vLLM has the change: what it shows tells, or else the release."""
     if not change.shows:
-        return pair.has_come(change.release)
+        return pair.context.has_come(change.release)
     symbol, _, parameter = change.shows.removesuffix(")").partition("(")
     finding = pair.context.probe(symbol)
     if not parameter or finding.status == "absent":

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vllm_compat.adapters import REGISTRY
+from vllm_compat.checking.incompatibility import Incompatibility
+from vllm_compat.checking.speculators.history import argument_kind, first_step
+from vllm_compat.checking.speculators.pair import Pair, answering
 from vllm_compat.context import Call, Place
+from vllm_compat.contracts.reached import REACHED
 from vllm_compat.contracts.recorded import vllm_table
-from vllm_compat.history import argument_kind, first_step
-from vllm_compat.incompatibility import Incompatibility
-from vllm_compat.pair import Pair, answering
 from vllm_compat.probe import Finding
-from vllm_compat.reached import REACHED
 
 if TYPE_CHECKING:
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
 
 def imports(pair: Pair) -> Iterator[Incompatibility]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vllm_compat import binding
+from vllm_compat.checking.incompatibility import Incompatibility
+from vllm_compat.checking.speculators import binding
+from vllm_compat.checking.speculators.declared import declared
+from vllm_compat.checking.speculators.history import first_step
+from vllm_compat.checking.speculators.pair import Pair
 from vllm_compat.context import Context, Place
-from vllm_compat.declared import declared
-from vllm_compat.history import first_step
-from vllm_compat.incompatibility import Incompatibility
-from vllm_compat.pair import Pair
 
 if TYPE_CHECKING:
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
 
 def check(context: Context) -> tuple[Incompatibility, ...]:

@@ -7,10 +7,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from vllm_compat.checking.packages.lazy import refuses
+from vllm_compat.checking.packages.whereabouts import Whereabouts
 from vllm_compat.contracts import usage
-from vllm_compat.contracts.lazy import refuses
 from vllm_compat.contracts.recorded import NotRecordedError
-from vllm_compat.contracts.whereabouts import Whereabouts
 from vllm_compat.probe import Finding, SourceTree
 from vllm_compat.probe.bindings import decorator_names
 

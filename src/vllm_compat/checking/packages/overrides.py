@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vllm_compat.probe import Parameter, Signature
 
 if TYPE_CHECKING:
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
 
 def refused(own: Signature, base: Signature) -> Iterator[tuple[Kind, str]]:

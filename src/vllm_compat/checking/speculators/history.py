@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vllm_compat.contracts.recorded import vllm_table
 from vllm_compat.contracts.table import findings
-from vllm_compat.judge import numbers
 from vllm_compat.probe import Finding
+from vllm_compat.versions import numbers
 
 if TYPE_CHECKING:
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
 
 class Step(NamedTuple):

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from vllm_compat.adapters import REGISTRY, Adapter
 from vllm_compat.adapters.adapter import NEXT_STEP
+from vllm_compat.checking.incompatibility import Incompatibility
 from vllm_compat.context import Consumer, Context, Place, Settings
 from vllm_compat.contracts.recorded import load_speculators, load_vllm, recorded_context
-from vllm_compat.incompatibility import Incompatibility
-from vllm_compat.judge import installed_speculators, installed_vllm, judge, numbers
+from vllm_compat.judge import installed_speculators, installed_vllm, judge
 from vllm_compat.patching import Add, AddModule
 from vllm_compat.probe import SourceTree
+from vllm_compat.versions import numbers, says_nothing
 
 if TYPE_CHECKING:
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
 # The first and the last vLLM that each line of speculators is released for, as its metadata says.
 RELEASED_FOR = {"0.3": ("0.11.0", "0.11.0"), "0.4": ("0.12.0", "0.16.0")}
@@ -41,7 +42,7 @@ class Pair:
     Attributes:
         report: the judge's.
         decisions: by the name of the adapter.
-        version: vLLM's, empty where it does not say.
+        version: vLLM's, empty where it says nothing.
         line: the line of speculators releases.
         start: the first vLLM which that line was released for, where it works as it is.
     """
@@ -51,7 +52,8 @@ class Pair:
         self.consumer = context.consumer
         self.report, self._taken = judge(context)
         self.decisions = {site.name: site.decision for site in self.report.call_sites}
-        self.version = context.vllm_installed.version or ""
+        version = context.vllm_installed.version or ""
+        self.version = "" if says_nothing(version) else version
         self.line = _line(context.consumer.installed.version or "")
         self.start, self._end = RELEASED_FOR[self.line]
 
@@ -64,10 +66,6 @@ class Pair:
     def is_recorded(self) -> bool:
         """Whether the vLLM is a record, so that nothing of this environment belongs to it."""
         return not self.context.vllm_installed.root
-
-    def has_come(self, release: str) -> bool:
-        """Whether the vLLM is this release or a later one; one that does not say is the newest."""
-        return not self.version or numbers(self.version) >= numbers(release)
 
     def is_later(self, release: str) -> bool:
         """Whether this release came after the vLLM that the consumer was written for."""

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from vllm_compat.checking.difference import difference
 from vllm_compat.contracts import load_vllm, releases
-from vllm_compat.contracts.difference import difference
 from vllm_compat.contracts.table import Contract
 from vllm_compat.probe import Finding, Parameter, Signature, SourceTree
 

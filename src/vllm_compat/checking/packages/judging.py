@@ -13,22 +13,22 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vllm_compat.checking.incompatibility import Incompatibility
+from vllm_compat.checking.packages.guards import Guards, Lines
+from vllm_compat.checking.packages.lookup import TRANSPARENT, Lookup, UnknownError
+from vllm_compat.checking.packages.overrides import refused
 from vllm_compat.context import dotted
 from vllm_compat.contracts import usage
-from vllm_compat.contracts.guards import Guards, Lines
-from vllm_compat.contracts.lookup import TRANSPARENT, Lookup, UnknownError
-from vllm_compat.contracts.overrides import refused
 from vllm_compat.contracts.usage import Use
 from vllm_compat.discovery import package_root
 from vllm_compat.errors import NotInstalledError
-from vllm_compat.incompatibility import Incompatibility
 from vllm_compat.probe import Finding, Signature
 from vllm_compat.probe.bindings import decorator_names
 from vllm_compat.probe.parameters import of_arguments, without_first
 
 if TYPE_CHECKING:
+    from vllm_compat.checking.incompatibility import Kind
     from vllm_compat.context import Tree
-    from vllm_compat.incompatibility import Kind
 
 # Called by Python with what the subclass itself is given, so their parameters are its own.
 _OWN_PARAMETERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__"})

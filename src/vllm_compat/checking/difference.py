@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from packaging.version import Version
 
 from vllm_compat.adapters import REGISTRY
+from vllm_compat.checking.incompatibility import NO_DRIFT
 from vllm_compat.contracts.recorded import RecordedTree
 from vllm_compat.contracts.recording import record
 from vllm_compat.contracts.table import Contract
-from vllm_compat.incompatibility import NO_DRIFT
 from vllm_compat.probe import Finding, Parameter, Signature, SourceTree
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from vllm_compat.incompatibility import Kind
+    from vllm_compat.checking.incompatibility import Kind
 
     Release: TypeAlias = Contract | RecordedTree | SourceTree
 

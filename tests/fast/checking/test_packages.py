@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
+from vllm_compat.checking import judge_package
 from vllm_compat.contracts import load_vllm
 from vllm_compat.errors import NotInstalledError
-from vllm_compat.packages import judge_package
 from vllm_compat.probe import SourceTree
 
 VLLM = {
@@ -470,7 +470,7 @@ def test_against_a_record_what_is_not_recorded_is_not_judged(tmp_path) -> None:
     script.write_text(
         dedent(
             """
-            from vllm import LLM
+            from vllm import PoolingParams
             from vllm.v1.core.kv_cache_utils import unify_hybrid_kv_cache_specs
             from vllm.v1.request import Request
             Request("r", [1], eos_token_id=2)
@@ -484,7 +484,7 @@ def test_against_a_record_what_is_not_recorded_is_not_judged(tmp_path) -> None:
         (5, "vllm.v1.request:Request", "parameter became required"),
         (5, "vllm.v1.request:Request", "parameter removed"),
     ]
-    assert reasons(report) == [(2, "vllm:LLM", "the record of this vLLM does not say")]
+    assert reasons(report) == [(2, "vllm:PoolingParams", "the record of this vLLM does not say")]
     data = report.to_dict()
     assert json.loads(json.dumps(data)) == data
     assert (data["looked_at"], data["not_judged"][0]["line"]) == (4, 2)

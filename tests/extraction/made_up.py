@@ -54,7 +54,7 @@ class MadeUpEngine:
 
     STEP, CHUNK = 64, 24
 
-    def __init__(self, arguments, settings, *, stall_timeout):
+    def __init__(self, arguments, settings, *, stall_timeout):  # noqa: ARG002 - as the engine's
         self.hidden_size, self.dtype = 128, "float32"
         self._left = []  # [sample, rows done]
         self._columns = settings.layer_ids

@@ -135,6 +135,7 @@ def command(tmp_path, model, monkeypatch, capsys):
         words = ["extract", "--model", str(model("llama")), "--data", str(source),
                  "--output-dir", str(tmp_path / "out"), "--dtype", "float32",
                  "--layer-ids", *layers, *words]  # fmt: skip
+        capsys.readouterr()  # what making the model printed
         code = cli.main(words)
         return code, capsys.readouterr().err
 

@@ -1,5 +1,6 @@
 """The number of samples costs no memory."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,18 @@ def test_twenty_times_the_samples(tmp_path, model, record_property):
     source = write_jsonl(tmp_path / "data.jsonl", samples([8] * MANY))
     run = Run(model("llama"), source, tmp_path / "out", "--format", "native", "--not-durable")
     run.wait_for(lambda: recorded(run.folder) >= FEW)
-    processes = {"driver": run.tree()[0], "worker": run.named("EngineCore")}
+    processes = {"driver": run.tree()[0]}
+    processes |= {name: run.named(name) for name in ("EngineCore", "Worker")}
     few = {name: resident_mb(each) for name, each in processes.items()}
-    many = few
-    while recorded(run.folder) < MANY - FEW:
-        many = {name: max(many[name], resident_mb(each)) for name, each in processes.items()}
-        run.wait_for(lambda seen=recorded(run.folder): recorded(run.folder) > seen)
+    many = dict(few)
+
+    def nearly_all():
+        for name, process in processes.items():
+            many[name] = max(many[name], resident_mb(process))
+        time.sleep(0.2)
+        return recorded(run.folder) >= MANY - FEW
+
+    run.wait_for(nearly_all)
     run.wait()
     for name in processes:
         record_property(f"{name}_mb", [few[name], many[name]])

@@ -1,5 +1,7 @@
 """What a driver starts ends with it."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,3 +70,18 @@ def test_processes_whose_parent_has_ended_are_remembered():
     assert alive(child)
     started.end()
     assert not alive(child)
+
+
+def test_shared_memory_under_vllms_name_is_removed():
+    name = f"/dev/shm/vllm-compat-test-{os.getpid()}"
+    code = (
+        f"import mmap, sys, time; file = open({name!r}, 'wb+'); file.truncate(4096)\n"
+        "memory = mmap.mmap(file.fileno(), 4096); print(1, flush=True); time.sleep(600)"
+    )
+    started = Started()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"1\n"
+    assert os.path.exists(name)
+    started.end()
+    assert process.wait(5) == -signal.SIGKILL
+    assert not os.path.exists(name)

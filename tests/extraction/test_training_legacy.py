@@ -14,7 +14,7 @@ from tests.extraction import training
 from tests.real.reference import load
 
 
-def dense_attention(module, query, key, value, attention_mask, scaling=None, **_):
+def dense_attention(_module, query, key, value, attention_mask, *, scaling=None, **_):
     """Theirs, in operations that have a gradient on a CPU, which flex attention there has not."""
     mask = create_mask(
         attention_mask.mask_mod, None, None, query.shape[2], key.shape[2], device="cpu"

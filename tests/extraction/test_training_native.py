@@ -26,9 +26,7 @@ def batch(tmp_path, model):
             training.LENGTH, tmp_path, on_missing="raise", hidden_states_dtype=torch.float32
         ),
         batch_size=len(training.DATA),
-        collate_fn=CollateFn(
-            training.LENGTH, 128, preprocess=shift_batch, dtype=torch.float32
-        ),
+        collate_fn=CollateFn(training.LENGTH, 128, preprocess=shift_batch, dtype=torch.float32),
     )
     [batch] = loader
     return batch

@@ -64,13 +64,13 @@ class Future:
         assert text.count(old) == count
         self.file(module).write_text(text.replace(old, new))
 
-    def judged(self, speculators="0.4.0.1"):
+    def judged(self, speculators="0.4.0.1", version="99.0"):
         """What is judged in another way than on the vLLM it was made from, by name."""
-        installed = Installed("vllm", "vllm", "99.0", str(self.root), editable=False)
+        installed = Installed("vllm", "vllm", version, str(self.root), editable=False)
         tree = SourceTree(self.root, "vllm")
         context = Context(tree, installed, load_speculators(speculators), Settings())
         report, _ = judge(context)
-        assert report.newer_than_known
+        assert report.newer_than_known == (version == "99.0")
         before = judged_today(speculators)
         after = {site.name: site.decision for site in report.call_sites}
         # Of what no adapter puts back any more, the import is judged by itself.
@@ -89,6 +89,119 @@ class Future:
 @pytest.mark.parametrize("speculators", ["0.3.0", "0.4.0", "0.4.0.1"])
 def test_an_unchanged_one_is_judged_as_the_newest(future, speculators) -> None:
     assert future.judged(speculators) == {}
+
+
+# What an adapter tells releases apart by, or works on, under another name: where, what it is
+# called, who says so, and of which speculators.
+LAYOUT, BLOCKS = "v1/executor/abstract", "platforms/interface"
+MANAGER, INTERFACE = "v1/core/single_type_kv_cache_manager", "v1/kv_cache_interface"
+OUTPUT, WORKER = "v1/core/sched/output", "v1/worker/worker_base"
+V2_RUNNER, V2_BATCH = "v1/worker/gpu/model_runner", "v1/worker/gpu/input_batch"
+RENAMED = [
+    (CONFIG, "async_scheduling", "scheduler-config", "SchedulerConfig", "0.11.0"),
+    (CONFIG, "enable_chunked_prefill", "scheduler-config", "SchedulerConfig", "0.11.0"),
+    (LAYOUT, "def set_kv_cache_layout", "kv-cache-layout", "Executor", "0.29.0"),
+    (WORKER, "def get_supported_kv_cache_layouts", "kv-cache-layout", "WorkerBase", "0.29.0"),
+    (CONFIG, ", cp_kv_cache_interleave_size", "kv-cache-layout", "ParallelConfig", "0.33.0"),
+    (MANAGER, "def register_all_kvcache_specs", "scheduler", "", "0.23.0"),
+    (INTERFACE, "kv_cache_spec,", "scheduler", "KVCacheGroupSpec", "0.11.0"),
+    (INTERFACE, "kv_cache_groups", "scheduler", "KVCacheConfig", "0.11.0"),
+    (EXECUTOR, "kv_output_aggregator", "rpc-reply", "MultiprocExecutor.collective_rpc", "0.11.1"),
+    (EXECUTOR, "def sample_tokens", "engine-steps", "MultiprocExecutor", "0.11.1"),
+    (EXECUTOR, "def initialize_from_config", "engine-steps", "MultiprocExecutor", "0.11.0"),
+    (EXECUTOR, "def shutdown", "engine-steps", "MultiprocExecutor", "0.11.0"),
+    (SCHEDULER, "def add_request", "engine-steps", "Scheduler", "0.11.0"),
+    (SCHEDULER, "def update_from_output", "engine-steps", "Scheduler", "0.11.0"),
+    (BLOCKS, "def update_block_size_for_backend", "block-size", "Platform", "0.18.0"),
+    (V2_RUNNER, "def prepare_inputs", "worker-capture", "GPUModelRunner", "0.12.0"),
+    (V2_BATCH, "class InputBatch", "worker-capture", "", "0.12.0"),
+    (V2_BATCH, "positions", "worker-capture", "InputBatch", "0.12.0"),
+    (OUTPUT, "scheduled_cached_reqs", "worker-capture", "SchedulerOutput", "0.11.0"),
+    (WORKER, "def execute_model", "worker-capture", "WorkerBase", "0.11.0"),
+    ("distributed", "def tensor_model_parallel_all_gather", "worker-capture", "", "0.11.0"),
+    ("platforms", "current_platform =", "device-memory", "", "0.11.0"),
+    (REQUEST, "FINISHED_ABORTED =", "generate", "RequestStatus", "0.11.0"),
+]
+
+
+# Of the last two versions nobody can say how old their vLLM is: a fork's, a build without tags.
+@pytest.mark.parametrize("version", ["99.0", None, "0.1.dev1+g0123456"])
+@pytest.mark.parametrize("speculators", ["0.3.0", "0.4.0.1"])
+@pytest.mark.parametrize(
+    ("module", "text", "adapter", "owner", "since"),
+    RENAMED,
+    ids=lambda value: value.replace(" ", "-"),
+)
+def test_a_marker_that_is_renamed(
+    future, module, text, adapter, owner, since, speculators, version
+) -> None:
+    before, name, after = re.match(r"(\W*(?:\w+ )?)(\w+)(.*)", text).groups(default="")
+    future.change(module, text, f"{before}renamed{after}")
+    judged = future.judged(speculators, version)
+    assert [n for n, decision in judged.items() if decision.state != "uncovered"] == []
+    decision = judged[adapter]
+    symbol = f"vllm.{module.replace('/', '.')}:{owner}"
+    is_defined = before.strip(", ") or after.strip(", ")
+    if not is_defined:
+        assert f"{symbol} has no {name}" in decision.found
+        assert re.search(
+            rf"{symbol}\(.*\b{name}\b.*\), as in vLLM from {since} on", decision.needed
+        )
+    else:
+        symbol = f"{symbol}.{name}".replace(":.", ":")
+        assert f"{symbol} is absent" in decision.found
+        assert re.search(rf"{symbol}\b.* as in vLLM from {since} on", decision.needed)
+
+
+def test_prefix_caching_that_cannot_be_switched_off(future) -> None:
+    future.change(CONFIG, "enable_prefix_caching", "reuse_prefixes")
+    decision = future.judged("0.3.0")["prefix-caching"]
+    assert (decision.state, decision.found, decision.needed) == (
+        "uncovered",
+        "vllm.config:CacheConfig has no enable_prefix_caching",
+        "vllm.config:CacheConfig(enable_prefix_caching), as in vLLM from 0.11.0 on",
+    )
+
+
+@pytest.mark.parametrize("speculators", ["0.3.0", "0.4.0.1"])
+def test_a_layout_that_leaves_out_the_interleave_size(future, speculators) -> None:
+    future.change(LAYOUT, "cp_kv_cache_interleave_size", "interleave=1")
+    assert future.states(speculators) == {"kv-cache-layout": "uncovered"}
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "name"),
+    [
+        (HASHING, "hash_fn_name", "hash-function"),
+        (PLANNING, "def unify_hybrid_kv_cache_specs(kv_cache_spec", "kv-cache-functions"),
+        (MANAGER, "vllm_config", "scheduler"),
+    ],
+)
+def test_a_new_required_argument_of_what_is_not_called_by_its_own_name(
+    future, module, old, name
+) -> None:
+    future.change(module, old, f"{old}, tenant")
+    judged = future.judged()
+    assert {decision.state for decision in judged.values()} == {"uncovered"}
+    assert "missing required tenant" in judged[name].found + judged[name].needed
+
+
+def test_functions_whose_old_module_is_gone(future) -> None:
+    shutil.rmtree(future.root / UTILS)
+    judged = future.judged("0.3.0")
+    assert {name: decision.state for name, decision in judged.items()} == {
+        "kv-cache-functions": "uncovered",
+        **{f"{OLD}:{name}": "uncovered" for name in MOVED},
+    }
+    assert judged["kv-cache-functions"].found.startswith(f"{OLD} is absent")
+
+
+def test_an_older_vllm_without_the_marker_is_adapted_as_ever(future) -> None:
+    future.change(LAYOUT, "def set_kv_cache_layout", "def renamed")
+    assert future.judged(version="0.28.0")["kv-cache-layout"].state == "fits"
+    assert future.judged(version="0.28.1.dev7+g0123456")["kv-cache-layout"].state == "fits"
+    # A pre-release may have it already; that it has not is taken for a change.
+    assert future.judged(version="0.29.0rc1")["kv-cache-layout"].state == "uncovered"
 
 
 def test_a_renamed_parameter(future) -> None:

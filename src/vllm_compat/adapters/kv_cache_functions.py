@@ -14,6 +14,7 @@ from types import ModuleType
 from vllm_compat.adapters import kv_cache_config
 from vllm_compat.adapters.adapter import Adapter, Break, Decision, uncovered
 from vllm_compat.adapters.arguments import check_calls
+from vllm_compat.adapters.premise import Premise
 from vllm_compat.context import GENERATOR, Context
 from vllm_compat.patching import Add, Patch
 from vllm_compat.probe import Finding
@@ -75,4 +76,5 @@ ADAPTER = Adapter(
     removal="speculators drives vLLM through its public API (0.5.0 does)",
     needed=needed,
     patches=patches,
+    premises=(Premise(OLD),),
 )

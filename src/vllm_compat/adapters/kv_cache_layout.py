@@ -105,6 +105,7 @@ ADAPTER = Adapter(
     premises=(
         Premise(SYMBOL, since="0.29.0"),
         Premise(SYMBOL, since="0.33.0", takes=(INTERLEAVE,)),
+        Premise("vllm.config:ParallelConfig", since="0.33.0", takes=(INTERLEAVE,)),
         Premise(OFFER, since="0.29.0", positional=0),
     ),
 )

@@ -53,6 +53,7 @@ ADAPTER = argument_adapter(
         Premise(REGISTER, since="0.23.0", positional=1),
         Premise(f"{INTERFACE}:KVCacheConfig", takes=("num_blocks", "kv_cache_groups")),
         Premise(f"{INTERFACE}:KVCacheGroupSpec", takes=("kv_cache_spec",)),
+        Premise(f"{INTERFACE}:FullAttentionSpec", takes=("block_size",)),
     ),
     speculators=">=0.3,<0.5",
     broke=(

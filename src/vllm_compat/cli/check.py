@@ -86,7 +86,33 @@ def _speculators(arguments: argparse.Namespace) -> Outcome:
     facts = {"vllm": vllm, "speculators": speculators, "newer_than_known": newer}
     if not context.consumer.in_process:
         return Outcome(title, (), facts, nothing=SERVER)
-    return Outcome(title, check(context), facts, tuple(notes))
+    found = check(context)
+    facts["evidence"], evidence = _evidence(speculators, vllm)
+    notes.append(evidence)
+    if any(not one.covered_by for one in found):
+        from vllm_compat.matrix import nearest_working
+
+        facts["nearest_working"] = nearest = nearest_working(speculators, vllm)
+        notes.append(f"The nearest vLLM that works with it: {nearest or 'none known'}.")
+    return Outcome(title, found, facts, tuple(notes))
+
+
+def _evidence(speculators: str, vllm: str) -> tuple[list[str], str]:
+    """What has shown that the pair works: the levels, and a line for a reader."""
+    from vllm_compat.contracts import NotRecordedError
+    from vllm_compat.matrix import cell
+
+    try:
+        known = cell(speculators, vllm)
+    except NotRecordedError:
+        return [], "Judged from the sources alone: this pair is not among the recorded ones."
+    levels: list[str] = list(known.evidence)
+    runs = "; ".join(
+        f"{run.device} run of {run.date} ({run.runner}, {run.cases} tests, worst error"
+        f" {run.worst_error:.1e})"
+        for run in known.runs
+    )
+    return levels, f"Evidence: {runs or ', '.join(levels) or 'none'}."
 
 
 def _package(arguments: argparse.Namespace) -> Outcome:

@@ -2,7 +2,8 @@
 
 Which symbols go into it is not written down anywhere: it is what the judge asks for, with any
 recorded speculators, over these very sources, what those speculators and this package's own
-adapters import or take for granted, what speculators reaches through an instance, and what shows a change.
+adapters import or take for granted, what speculators reaches through an instance, and what shows a
+change.
 """
 
 from __future__ import annotations

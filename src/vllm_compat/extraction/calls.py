@@ -80,7 +80,7 @@ class Calls:
                     found="one of its processes was killed"
                     if ending
                     else f"no answer for {self._timeout:.0f} s",
-                    next_step=f"start the same run again: {RESUME}",
+                    next_step=f"start it again: {RESUME}",
                 )
                 raise self.given_up
 

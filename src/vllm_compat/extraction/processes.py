@@ -33,16 +33,18 @@ class Started:
             start_new_session=True,
         )
         self._seen: set[Any] = set()
+        self._memory: set[str] = set()
 
     def look(self) -> None:
         """Remember what there is; a process whose parent ends is not found again."""
         found = descendants(os.getpid()) - self._before
         self._seen |= {process for process in found if process.pid != self._guard.pid}
+        self._memory |= shared_memory(self._seen)
 
     def end(self) -> None:
         """End all that are still there, and the guard; more than once is fine."""
         self.look()
-        end(self._seen)
+        end(self._seen, self._memory)
         self._guard.kill()
         self._guard.wait()
 
@@ -56,11 +58,23 @@ def descendants(pid: int) -> set[Any]:
     return set()
 
 
-def end(processes: Iterable[Any]) -> None:
-    """End processes, with those below them, and wait until they are gone.
+def shared_memory(processes: Iterable[Any]) -> set[str]:
+    """The files of shared memory under vLLM's own name that these processes have mapped.
+
+    Its two CPU workers talk through such files, which nobody removes when they are killed.
+    """
+    found = set()
+    for process in processes:
+        with suppress(OSError), open(f"/proc/{process.pid}/maps") as maps:
+            found |= {word for line in maps for word in line.split()[5:] if "/dev/shm/vllm" in word}
+    return found
+
+
+def end(processes: Iterable[Any], memory: Iterable[str] = ()) -> None:
+    """End processes, with those below them, wait until they are gone, and remove their memory.
 
     multiprocessing's resource tracker is left to end by itself, once they are: it removes the
-    shared memory that they had no time to remove.
+    shared memory that it knows of.
     """
     import psutil
 
@@ -68,10 +82,14 @@ def end(processes: Iterable[Any]) -> None:
     for process in list(ending):
         ending |= descendants(process.pid) if process.is_running() else set()
     ending = {process for process in ending if not _is_tracker(process)}
+    left = {*memory, *shared_memory(ending)}
     for process in ending:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
     psutil.wait_procs(ending, timeout=END_SECONDS)
+    for name in left:
+        with suppress(OSError):
+            os.unlink(name)
 
 
 def _is_tracker(process: Any) -> bool:

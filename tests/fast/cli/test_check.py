@@ -14,6 +14,7 @@ import vllm_compat
 from vllm_compat.checking import check, named_pair
 from vllm_compat.checking.incompatibility import Incompatibility
 from vllm_compat.cli import main
+from vllm_compat.matrix import cell
 
 PAIR = ["check", "--vllm", "0.33.0", "--speculators", "0.4.0.1"]
 
@@ -259,3 +260,12 @@ def test_an_incompatibility_says_whether_it_is_drift() -> None:
     kinds = ["moved", "gone", "behaviour changed", "fault", "environment"]
     drift = [Incompatibility("", 1, "m", "s", kind, "w").is_drift for kind in kinds]
     assert drift == [True, True, True, False, False]
+
+
+def test_the_evidence_for_a_recorded_pair_is_said(capsys):
+    assert main(["check", "--vllm", "0.26.0", "--speculators", "0.4.0.1", "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["evidence"] == list(cell("0.4.0.1", "0.26.0").evidence)
+    assert said["evidence"][:2] == ["contract", "stub"]
+    assert main(["check", "--vllm", "0.33.0", "--speculators", "0.4.0"]) == 0
+    assert "Evidence: contract, stub." in capsys.readouterr().out

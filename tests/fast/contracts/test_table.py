@@ -187,7 +187,9 @@ def test_what_is_not_recorded_is_said() -> None:
     assert error.value.found == "35 releases, 0.11.0 to 0.33.0"
     with pytest.raises(NotRecordedError, match=r"no record of speculators 0.2.0"):
         load_speculators("0.2.0")
-    with pytest.raises(NotRecordedError, match=r"vLLM 0.33.0 does not say what vllm:PoolingParams is"):
+    with pytest.raises(
+        NotRecordedError, match=r"vLLM 0.33.0 does not say what vllm:PoolingParams is"
+    ):
         load_vllm("0.33.0").probe("vllm:PoolingParams")
 
 

@@ -29,6 +29,8 @@ def main(folder: Path) -> None:
     engine = engines.start("llama", [5, 0, 7, 3, 5])
     (prefix,) = prompts(64)
     engine.check([prefix, [*prefix, 99], *prompts(*[300] * 36), *prompts(*[9] * 40, seed=1)])
+    maps = Path("/proc/self/maps").read_text()
+    assert "memfd:vllm_compat" in maps, "the states came through the pickled queue"
     engine.check([[*prefix, 98], prefix])
     try:
         engine.generator.generate([[]])

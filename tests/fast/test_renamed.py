@@ -55,8 +55,10 @@ def with_parameters(symbol, change):
 
 
 def with_renamed(symbol, name):
+    """With a default, so that nothing is missing where the old name is no longer passed."""
+    new = {"name": "other", "required": False}
     return with_parameters(
-        symbol, lambda all_of: [p._replace(name="other") if p.name == name else p for p in all_of]
+        symbol, lambda all_of: [p._replace(**new) if p.name == name else p for p in all_of]
     )
 
 

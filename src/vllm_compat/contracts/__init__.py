@@ -3,6 +3,7 @@
 So any vLLM and any speculators can be judged as a pair with neither installed:
 
 - ``usage``     everything that a package imports, calls and inherits from vLLM
+- ``reached``   what speculators calls through instances, which no import shows
 - ``recording`` makes the contract of one release from its sources
 - ``sources``   where those come from: the environment, a folder, a file, the package index
 - ``table``     many contracts as one file, in runs of releases that agree

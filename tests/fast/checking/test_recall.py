@@ -307,6 +307,24 @@ def test_what_only_an_adapter_needs_is_reported_too() -> None:
     assert {site.name for site in judge(context)[0].uncovered} == {"engine-steps"}
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "what"),
+    [
+        ("SchedulerConfig", renamed("async_scheduling", "overlap"), BEHAVIOUR,
+         "has no async_scheduling"),
+        ("MultiprocExecutor.collective_rpc", renamed("kv_output_aggregator", "kv"), BEHAVIOUR,
+         "has no kv_output_aggregator"),
+        ("Executor.set_kv_cache_layout", absent, "gone", "set_kv_cache_layout is absent"),
+    ],
+)  # fmt: skip
+def test_a_marker_that_is_gone_is_told_as_that(name, change, kind, what) -> None:
+    context = changed("0.33.0", FOUR, "0.34.0", **{name: change})
+    missing = [one for one in check(context) if not one.covered_by]
+    mine = [one for one in missing if what in one.what]
+    assert [(one.kind, one.symbol.partition(":")[2]) for one in mine] == [(kind, name)]
+    assert [one.what for one in missing if one.what.startswith("not yet")] == []
+
+
 def test_a_version_that_is_between_releases_is_compared_by_what_it_shows() -> None:
     # A nightly after 0.16.0 that already has the change of 0.17.0.
     context = changed("0.17.0", FOUR, "0.16.1.dev7+gabc")

@@ -24,14 +24,14 @@ def check(context: Context) -> tuple[Incompatibility, ...]:
     if not context.consumer.in_process:
         return ()
     pair = Pair(context)
-    found = [*binding.imports(pair), *binding.calls(pair), *declared(pair)]
-    found += _left_over(pair, found)
+    unbound = [*binding.imports(pair), *binding.calls(pair)]
+    found = [*unbound, *declared(pair), *_left_over(pair, unbound)]
     return tuple(sorted(found, key=lambda one: (one.module, one.line, one.symbol, one.what)))
 
 
-def _left_over(pair: Pair, found: list[Incompatibility]) -> Iterator[Incompatibility]:
+def _left_over(pair: Pair, unbound: list[Incompatibility]) -> Iterator[Incompatibility]:
     """Verdicts "not covered" that no call shows: an adapter needs more than speculators does."""
-    told = [one.symbol for one in found if not one.covered_by]
+    told = [one.symbol for one in unbound if not one.covered_by]
     for site in pair.report.uncovered:
         if any(f"{symbol}:".startswith(f"{site.symbol}:") for symbol in told):
             continue

@@ -58,6 +58,8 @@ def _bites(pair: Pair, adapter: Adapter, change: Break) -> bool:
         change.until and pair.context.has_come(change.until)
     ):
         return False
+    if not _has_come(pair, change) and pair.context.has_come(change.release):
+        return False  # vLLM has changed once more: the verdict says how
     # It lies between the vLLM that speculators was written for and this one, on either side.
     return _has_come(pair, change) is pair.is_later(change.release)
 

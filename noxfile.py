@@ -120,8 +120,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def fast(session: nox.Session) -> None:
     """Everything that needs no vLLM."""
-    session.install(*dependency_group("test"), ".")
-    session.run("pytest", "tests/fast", *session.posargs)
+    session.install(*dependency_group("test"), *dependency_group("real"), ".")
+    session.run("pytest", "tests/fast", "--numprocesses=2", *session.posargs)
 
 
 @nox.session

@@ -60,12 +60,12 @@ class Recorder:
 
     def __init__(self, worker: Any, layer_ids: Sequence[int]) -> None:
         self.layer_ids = list(layer_ids)
-        self.arena = Arena(pin=worker.device.type == "cuda")
         self._requests: dict[str, _Request] = {}
         self._batch: Batch
         self._finite: dict[int, torch.Tensor] = {}
         self._capture = StepCapture(worker, sorted(set(self.layer_ids)), self)
         self.stack = self._capture.stack
+        self.arena = Arena(pin=self._capture.device.type == "cuda")
 
     def reset(self) -> None:
         """Forget everything recorded; the next call starts here."""

@@ -67,6 +67,8 @@ class StepCapture:
         model_config = worker.vllm_config.model_config
         config = getattr(model_config, "hf_text_config", model_config.hf_config)
         self.stack: DecoderStack = find_stack(model, config.num_hidden_layers)
+        # The worker's own `device` is None on a CPU in some releases.
+        self.device: torch.device = next(self.stack.layers.parameters()).device
         refuse_scaled_float16(self.stack.layers[-1], model_config.dtype)
 
         self._layer_ids = frozenset(layer_ids)

@@ -74,7 +74,6 @@ class _Extraction:
 
     def __init__(self, worker: Any, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._device: torch.device = worker.device
         self._tokens: int = worker.vllm_config.scheduler_config.max_num_batched_tokens
         self._columns = {layer_id: n for n, layer_id in enumerate(settings.layer_ids)}
         self._staging: Staging | None = None
@@ -129,7 +128,7 @@ class _Extraction:
         dtype = hidden.dtype if residual is None else torch.result_type(hidden, residual)
         self._states = [hidden.shape[1], str(dtype).removeprefix("torch.")]
         return Staging(
-            self._device,
+            hidden.device,
             self._tokens,
             (len(self._columns), hidden.shape[1]),
             dtype,

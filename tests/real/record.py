@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vllm_compat.discovery import find_speculators, find_vllm
+from vllm_compat.matrix import Run
 from vllm_compat.session import active_adapters
 
 from .reference import BOUND
@@ -45,31 +46,31 @@ class Recorder:
             return
         run = self._run()
         self._folder.mkdir(parents=True, exist_ok=True)
-        name = f"{run['vllm']}-{run['runner']}-{run['speculators']}.json"
-        (self._folder / name).write_text(json.dumps(run, indent=1) + "\n")
+        name = f"{run.vllm}-{run.runner}-{run.speculators}.json"
+        (self._folder / name).write_text(json.dumps(run._asdict(), indent=1) + "\n")
 
-    def _run(self) -> dict[str, object]:
+    def _run(self) -> Run:
         vllm, speculators = find_vllm(), find_speculators()
         assert vllm is not None
         assert speculators is not None
-        return {
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "vllm": str(vllm.release.base_version),
-            "distribution": f"{vllm.distribution} {vllm.version}",
-            "runner": "v2" if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else "v1",
-            "device": "cpu",
-            "speculators": speculators.version,
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-            "python": platform.python_version(),
-            "adapters": list(active_adapters()),
-            "cases": len(self._cases),
-            "families": sorted(
+        return Run(
+            vllm=vllm.release.base_version,
+            speculators=speculators.version,
+            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            distribution=f"{vllm.distribution} {vllm.version}",
+            device="cpu",
+            runner="v2" if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else "v1",
+            torch=version("torch"),
+            transformers=version("transformers"),
+            python=platform.python_version(),
+            adapters=list(active_adapters()),
+            cases=len(self._cases),
+            families=sorted(
                 case.rpartition("[")[2].rstrip("]")
                 for case in self._cases
                 if "test_every_layer[" in case
             ),
-            "left_out": left_out(),
-            "worst_error": float(f"{self._worst:.2g}"),
-            "bound": BOUND,
-        }
+            worst_error=float(f"{self._worst:.2g}"),
+            bound=BOUND,
+            left_out=left_out(),
+        )

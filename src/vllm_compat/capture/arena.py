@@ -14,6 +14,7 @@ says so in the chunk's first byte.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
@@ -92,10 +93,7 @@ class Arena:
             import torch
 
             return torch.empty(shape, dtype=dtype)
-        count = 1
-        for extent in shape:
-            count *= extent
-        nbytes = count * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         chunk = self._with_room(nbytes)
         start, chunk.used = chunk.used, _aligned(chunk.used + nbytes)
         return chunk.bytes[start : start + nbytes].view(dtype).view(shape)
@@ -163,9 +161,7 @@ class Reader:
 
         memory, lent = self._chunk(shared)
         dtype: torch.dtype = getattr(torch, shared.dtype)
-        count = 1
-        for extent in shared.shape:
-            count *= extent
+        count = math.prod(shared.shape)
         if not count:
             return torch.empty(shared.shape, dtype=dtype)
         array = numpy.frombuffer(memory, numpy.uint8, count * dtype.itemsize, shared.offset)

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 NO_DRIFT = ("fault", "environment")
 
 
+def pull_requests(numbers: str) -> str:
+    """``"#1, #2"`` for ``"1, 2"``, as an adapter's ``Break`` has them."""
+    return ", ".join(f"#{number}" for number in numbers.split(", ") if number)
+
+
 class Incompatibility(NamedTuple):
     """One thing at one place that does not work as it is.
 

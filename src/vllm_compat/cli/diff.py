@@ -71,6 +71,8 @@ def _contract(name: str) -> Contract:
 
 
 def _text(found: Difference) -> str:
+    from vllm_compat.checking.incompatibility import pull_requests
+
     counts = [f"{len(found.in_group(group))} {group}" for group in TITLES]
     lines = [f"vLLM {found.before} -> {found.after}: {', '.join(counts)}"]
     for group, title in TITLES.items():
@@ -78,7 +80,7 @@ def _text(found: Difference) -> str:
         if changes:
             lines += ["", title]
         for change in changes:
-            pr = f" (#{change.pr.replace(', ', ', #')})" if change.pr else ""
+            pr = f" ({pull_requests(change.pr)})" if change.pr else ""
             head = f"{change.kind}: {change.symbol}{pr}"
             lines.append(fill(head, WIDTH, initial_indent="  ", subsequent_indent="    "))
             lines.append(fill(change.what, WIDTH, initial_indent="    ", subsequent_indent="    "))

@@ -118,19 +118,10 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Extract; 0 if every sample is there, 1 if some were refused."""
-    from itertools import islice
-
     from vllm_compat.extraction.run import extract
 
-    options = options_of(arguments)
-    source: Any = arguments.data
-    if arguments.max_samples is not None:
-        from vllm_compat.extraction.samples import read_samples
-
-        samples = islice(read_samples(arguments.data), arguments.max_samples)
-        source = ({"input_ids": s.token_ids, "loss_mask": s.loss_mask} for s in samples)
     with _Bar() as bar:
-        progress = extract(source, options, bar)
+        progress = extract(arguments.data, options_of(arguments), bar)
     print(summary(progress), file=sys.stderr)
     return Exit.NOT_COVERED if progress.bad else Exit.FINE
 
@@ -152,6 +143,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         layer_ids=tuple(arguments.layer_ids or ()),
         format=arguments.format,
         max_len=arguments.seq_length,
+        max_samples=arguments.max_samples,
         dtype=arguments.dtype,
         trust_remote_code=arguments.trust_remote_code,
         shard=parse_shard(arguments.shard, os.environ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_compat.errors import UnsupportedModelError
+from vllm_compat.extraction.formats import dtype_name
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,6 @@ def read_shape(model: str, *, trust_remote_code: bool) -> ModelShape:
         found["num_hidden_layers"],
         found["hidden_size"],
         found["vocab_size"],
-        str(dtype).removeprefix("torch."),
+        dtype_name(dtype),
         text is not config,
     )

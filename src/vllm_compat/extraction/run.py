@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from vllm_compat.errors import CaptureError
@@ -49,6 +50,7 @@ class Options:
         durable: sync every file; without it a machine that goes down may lose the last ones.
         stall_timeout: seconds after which an engine or a disk that does not move is given up.
         engine: further arguments of vLLM's ``LLM``.
+        max_samples: only so many of the source, from the first; None for all.
     """
 
     model: str
@@ -68,6 +70,7 @@ class Options:
     durable: bool = True
     stall_timeout: float = 300.0
     engine: dict[str, Any] = field(default_factory=dict)
+    max_samples: int | None = None
 
 
 @dataclass
@@ -123,7 +126,11 @@ def extract(
     with Target(options.output, shard=options.shard, durable=options.durable) as target:
         done = target.resume(header, retry_bad=options.retry_bad)
         run = _Run(options, shape, header, target, done, progress or (lambda _: None))
-        return run(read_samples(source, max_len=options.max_len, shard=options.shard))
+        samples = read_samples(source, max_len=options.max_len, shard=options.shard)
+        if options.max_samples is not None:
+            most = options.max_samples
+            samples = takewhile(lambda sample: sample.index < most, samples)
+        return run(samples)
 
 
 def _refuse_pipeline(options: Options) -> None:
@@ -169,8 +176,8 @@ class _Run:
         self._report = report
         self._waiting: dict[int, Sample] = {}  # given to the engine, not heard of yet
         self._progress = Progress(kept=len(done), notes=list(done.notes))
-        self._sample_bytes = len(header.layer_ids) * header.hidden_size
-        self._sample_bytes *= 4 if header.dtype == "float32" else 2
+        self._token_bytes = len(header.layer_ids) * header.hidden_size
+        self._token_bytes *= 4 if header.dtype == "float32" else 2
 
     def __call__(self, samples: Iterator[Sample]) -> Progress:
         todo = self._todo(samples)
@@ -288,12 +295,12 @@ class _Run:
                 self._refuse(sample, "the engine did not compute all of its tokens")
             self._waiting.clear()
         self._progress.free_bytes = self._target.free_bytes()
-        ahead = sum(len(sample.token_ids) for sample in self._waiting.values())
-        if self._progress.free_bytes < ahead * self._sample_bytes + RESERVE_BYTES and not last:
+        ahead = sum(len(sample.token_ids) for sample in self._waiting.values()) * self._token_bytes
+        if self._progress.free_bytes < ahead + RESERVE_BYTES and not last:
             raise DiskFullError(
                 f"the file system of {self._target.folder} is nearly full",
                 found=f"{self._progress.free_bytes / 2**30:.2f} GiB left",
-                needed=f"{ahead * self._sample_bytes / 2**30:.2f} GiB for what is being extracted",
+                needed=f"{ahead / 2**30:.2f} GiB for what is being extracted",
                 next_step="make room and start the same run again: it goes on where this one ended",
             )
         self._report(self._progress)

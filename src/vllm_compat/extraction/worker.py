@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_compat.capture.steps import StepCapture
+from vllm_compat.extraction.formats import dtype_name
 from vllm_compat.extraction.staging import Staging
 from vllm_compat.extraction.writing import Piece, SampleThreads
 
@@ -126,7 +127,7 @@ class _Extraction:
         import torch
 
         dtype = hidden.dtype if residual is None else torch.result_type(hidden, residual)
-        self._states = [hidden.shape[1], str(dtype).removeprefix("torch.")]
+        self._states = [hidden.shape[1], dtype_name(dtype)]
         return Staging(
             hidden.device,
             self._tokens,

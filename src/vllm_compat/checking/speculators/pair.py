@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vllm_compat.adapters import REGISTRY, Adapter
 from vllm_compat.adapters.adapter import NEXT_STEP
-from vllm_compat.checking.incompatibility import Incompatibility
+from vllm_compat.checking.incompatibility import Incompatibility, pull_requests
 from vllm_compat.context import Consumer, Context, Place, Settings
 from vllm_compat.contracts.recorded import load_speculators, load_vllm, recorded_context
 from vllm_compat.judge import installed_speculators, installed_vllm, judge
@@ -104,7 +104,7 @@ class Pair:
             what,
             adapter if covered else "",
             release,
-            ", ".join(f"#{number}" for number in pr.split(", ") if number),
+            pull_requests(pr),
             "" if covered else (decision.next_step if decision else "") or NEXT_STEP,
         )
 

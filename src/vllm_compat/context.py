@@ -88,15 +88,8 @@ class Consumer:
             return ast.parse(source.read(), file)
 
     @cached_property
-    def _nodes(self) -> dict[str, list[ast.Call | ast.Assign | ast.Subscript]]:
-        return {
-            module: [
-                node
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Call | ast.Assign | ast.Subscript)
-            ]
-            for module, tree in self.trees.items()
-        }
+    def _nodes(self) -> dict[str, list[ast.AST]]:
+        return {module: _all_nodes(tree) for module, tree in self.trees.items()}
 
     @cached_property
     def in_process(self) -> bool:
@@ -138,7 +131,7 @@ class Consumer:
         each config class, under the class of transformers that it inherits from."""
         found: dict[str, list[Place]] = {}
         for module, tree in ((WORKER, self.trees.get(WORKER)), (CONFIG, self._parsed(CONFIG))):
-            for node in ast.walk(tree) if tree is not None else ():
+            for node in _all_nodes(tree) if tree is not None else ():
                 if isinstance(node, ast.Attribute) and module == WORKER:
                     names = [dotted(node)]
                 elif isinstance(node, ast.ClassDef) and module == CONFIG:
@@ -200,6 +193,20 @@ def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield f"{prefix}{node.name}"
             yield from _definitions(node.body, f"{prefix}{node.name}.")
+
+
+def _all_nodes(root: ast.AST) -> list[ast.AST]:
+    """As ``ast.walk``, in the same order and half the time, without what only says how a name is
+    used."""
+    nodes = [root]
+    for node in nodes:  # grows as it goes
+        for name in node._fields:
+            child = getattr(node, name, None)
+            if isinstance(child, list):
+                nodes += [each for each in child if isinstance(each, ast.AST)]
+            elif isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
+                nodes.append(child)
+    return nodes
 
 
 def dotted(node: ast.AST) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import warnings
+from _thread import RLock  # as threading's, whose import takes a millisecond
 
 from vllm_compat.context import Settings
 from vllm_compat.errors import IncompatibleVllmError, WorkerNotAdaptedError
@@ -32,7 +32,7 @@ class _Session(NamedTuple):
     variable_before: str | None
 
 
-_lock = threading.RLock()
+_lock = RLock()
 _session: _Session | None = None
 
 

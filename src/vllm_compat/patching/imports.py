@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib._bootstrap
 import os
 import sys
-import threading
+from _thread import RLock, get_ident  # as threading's, whose import takes a millisecond
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LOCK = threading.RLock()
+LOCK = RLock()
 """Guards everything this package changes; held for moments, never while foreign code runs."""
 
 if hasattr(os, "register_at_fork"):
@@ -99,28 +99,23 @@ def imports_running() -> bool:
     return bool(_executing)
 
 
-class _Asking(threading.local):
-    names: frozenset[str] = frozenset()
-
-
 class _Finder:
     """Lets the finders after it find a watched module, and puts our loader around theirs."""
 
     def __init__(self) -> None:
-        self._asking = _Asking()
+        self._asking: set[tuple[int, str]] = set()  # threads, and what each asks the others for
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         # No lock here: this runs for every import of the process.
-        if fullname not in _watchers or fullname in self._asking.names:
+        if fullname not in _watchers or (asking := (get_ident(), fullname)) in self._asking:
             return None
-        asked = self._asking.names
-        self._asking.names = asked | {fullname}
+        self._asking.add(asking)
         try:
             spec = self._ask_the_others(fullname, path, target)
         finally:
-            self._asking.names = asked
+            self._asking.discard(asking)
         if spec is None or isinstance(spec.loader, _ReportingLoader):
             return spec
         if not hasattr(spec.loader, "exec_module"):

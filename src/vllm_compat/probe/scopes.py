@@ -32,7 +32,13 @@ _DEFINITION = re.compile(r"[ \t]*(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
 _FIELD = re.compile(r"[ \t]*(?!try\b)[^\W\d]\w*[ \t]*[:=]")
 _HEADER_END = re.compile(r":[ \t]*(?:#[^\n]*)?\n")
 _OPEN = (*",([{+-*/%|&^<>=~", " and", " or", " not", " in", " is", " if", " else")
-_CONTINUED = re.compile(r"(?:else|elif|except|finally)\b")
+# The start of a statement's line; the group that matched tells what statement it is. Most lines
+# are none, so what these begin with is asked first.
+_START = (
+    r"\nINDENT(?=[^\s#)\]}])"
+    r"(?:(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|(@)|((?:else|elif|except|finally)\b)|)"
+)
+_DEFINED, _DECORATOR, _CONTINUED = 1, 2, 3
 _STARTS: dict[str, re.Pattern[str]] = {}
 
 # Below these sizes parsing everything is cheaper than cutting first.
@@ -139,10 +145,14 @@ class TextScope:
         self._stars: set[int] = set()
         self._bodies: list[tuple[ast.ClassDef, TextScope]] = []
         self._parsed: dict[int, list[ast.stmt]] = {}
+        self._binders: dict[str, list[ast.stmt]] = {}
+        self._fields: list[ast.stmt] | None = None
         self._unread: set[str] = set()
 
     def binders(self, name: str) -> list[ast.stmt]:
         """The statements that may bind ``name``, in order; of large ones only the header."""
+        if name in self._binders:
+            return self._binders[name]
         self._cut()
         own = {*self._defined.get(name, ()), *self._mentioning(name)}
         found: list[ast.stmt] = []
@@ -151,6 +161,8 @@ class TextScope:
             if not nodes and index in own:
                 self._unread.add(name)
             found += nodes
+        if all(self._parsed.values()):  # else each probe is to have the notes of its own
+            self._binders[name] = found
         return found
 
     def unread(self, name: str) -> bool:
@@ -165,6 +177,11 @@ class TextScope:
 
     def fields(self) -> list[ast.stmt]:
         """The annotated names and plain assignments."""
+        if self._fields is None:
+            self._fields = self._read_fields()
+        return self._fields
+
+    def _read_fields(self) -> list[ast.stmt]:
         text = self._source.text
         self._cut()
         indexes = [i for i, start in enumerate(self._starts) if _FIELD.match(text, start)]
@@ -190,7 +207,7 @@ class TextScope:
             return
         text, indent = self._source.text, self._indent
         if indent not in _STARTS:
-            _STARTS[indent] = re.compile(rf"\n{indent}[^\s#)\]}}]")
+            _STARTS[indent] = re.compile(_START.replace("INDENT", indent))
         hidden = iter(self._source.strings())
         string, string_end = next(hidden, (len(text), 0))
         starts: list[int] = []
@@ -199,22 +216,20 @@ class TextScope:
         others: list[tuple[int, int]] = []
         decorators, other = 0, -1  # where those above a definition and a run of others start
         for match in _STARTS[indent].finditer(text, self._start, self._end):
-            newline, behind = match.span()
-            head, first = newline + 1, text[behind - 1]
+            head, kind = match.start() + 1, match.lastindex
             while string_end and string_end <= head:
                 string, string_end = next(hidden, (len(text), 0))
-            if string < head or (first in "ef" and _CONTINUED.match(text, behind - 1)):
+            if string < head or kind == _CONTINUED:
                 continue
-            if text[newline - 1] == "\\":
+            if text[head - 2] == "\\":
                 self._source.doubt()
-            if first == "@":
+            if kind == _DECORATOR:
                 decorators = decorators or head
                 continue
             start = decorators or head
             decorators = 0
-            # async, class or def; the pattern tells.
-            if first in "acd" and (definition := _DEFINITION.match(text, head)):
-                defined.setdefault(definition[2], []).append(len(starts))
+            if kind == _DEFINED:
+                defined.setdefault(match[_DEFINED], []).append(len(starts))
                 if other >= 0:
                     others.append((other, start))
                     other = -1
@@ -394,4 +409,4 @@ def _decode(data: bytes) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     # A form feed is legal in front of a statement and counts for nothing.
-    return text.replace("\f", "")
+    return text.replace("\f", "") if "\f" in text else text

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-WAYS = ("plain", "native", "legacy", "adapted", "engine")
+WAYS = ("plain", "native", "legacy", "adapted", "engine", "disk")
 PROMPT_TOKENS, ROUND_PROMPTS, STEP_TOKENS = 2000, 96, 16384
 
 _ATTENTION = {"max_position_embeddings": 8192, "torch_dtype": "bfloat16"}
@@ -279,6 +279,39 @@ def run_engine(args: argparse.Namespace, model: Path) -> dict[str, Any]:
     }
 
 
+def run_disk(args: argparse.Namespace, model: Path) -> dict[str, Any]:
+    """No model: what the file system takes of such files, each of them synced."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from vllm_compat.extraction.files import write_atomically
+
+    folder = Path(args.output) / "disk"
+    folder.mkdir(parents=True)
+    sweeper = Sweeper(folder, args.keep_gb << 30)
+    hidden = SHAPES[args.shape]["hidden_size"]
+    sample = os.urandom(args.tokens * len(layers(args.shape)) * hidden * 2)
+    begun = time.monotonic()
+
+    def write(thread: int) -> int:
+        count = 0
+        while time.monotonic() - begun < args.seconds:
+            path = folder / f"hs_{count * args.threads + thread}.safetensors"
+            write_atomically(str(path), [sample])
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(args.threads) as pool:
+        files = sum(pool.map(write, range(args.threads)))
+    seconds = time.monotonic() - begun
+    sweeper.stop()
+    return {
+        "tokens_per_s": files * args.tokens / seconds,
+        "seconds": seconds,
+        "files": files,
+        "gb_per_s": files * len(sample) / seconds / 1e9,
+    }
+
+
 def make_warm(args: argparse.Namespace) -> list[list[int]]:
     source = prompts(args.shape, args.tokens, seed=2)
     return [next(source) for _ in range(args.warm)]
@@ -317,8 +350,8 @@ def run_way(args: argparse.Namespace) -> None:
         if args.way in ("legacy", "adapted"):
             result = run_generator(args, model, adapted=args.way == "adapted")
         else:
-            run = {"plain": run_plain, "native": run_native, "engine": run_engine}[args.way]
-            result = run(args, model)
+            runs = {"plain": run_plain, "native": run_native, "engine": run_engine}
+            result = (runs | {"disk": run_disk})[args.way](args, model)
     from importlib.metadata import version
 
     result["torch"] = version("torch")
@@ -339,7 +372,7 @@ def run_all(args: argparse.Namespace) -> None:
                          "threads", "warm", "dtype", "gpu_memory_utilization"):  # fmt: skip
                 command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
             seconds = min(args.seconds, args.generator_seconds) if generator else args.seconds
-            command += ["--seconds", str(seconds)]
+            command += ["--seconds", str(seconds), *(["--durable"] if args.durable else [])]
             command += ["--batch", str(8 if generator else args.batch)]
             # The generator by itself knows model runner V1 only.
             by_hand = {}
@@ -385,7 +418,7 @@ def main() -> None:
     parser.add_argument("--output", default="/dev/shm/vllm_compat-benchmark")
     parser.add_argument("--keep-gb", type=int, default=40, help="files left before they are swept")
     parser.add_argument("--format", choices=("native", "legacy"), default="native")
-    parser.add_argument("--durable", action="store_true")
+    parser.add_argument("--durable", action="store_true", help="sync every file")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--warm", type=int, default=ROUND_PROMPTS)

@@ -279,7 +279,7 @@ def run_engine(args: argparse.Namespace, model: Path) -> dict[str, Any]:
     }
 
 
-def run_disk(args: argparse.Namespace, model: Path) -> dict[str, Any]:
+def run_disk(args: argparse.Namespace) -> dict[str, Any]:
     """No model: what the file system takes of such files, each of them synced."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -351,7 +351,7 @@ def run_way(args: argparse.Namespace) -> None:
             result = run_generator(args, model, adapted=args.way == "adapted")
         else:
             runs = {"plain": run_plain, "native": run_native, "engine": run_engine}
-            result = (runs | {"disk": run_disk})[args.way](args, model)
+            result = run_disk(args) if args.way == "disk" else runs[args.way](args, model)
     from importlib.metadata import version
 
     result["torch"] = version("torch")
